@@ -1,0 +1,66 @@
+"""The vocabulary of the loop, one line a field. Every operator's signature is made of these aliases.
+
+    P prompts   T trajectories   B leaf rows   G trajectories a prompt   Q prompt tokens   S tokens of a row   R next-token positions
+
+The first axis is always the row axis. Position t of an `R` field speaks about token t + 1 of `input_ids`: `responses = input_ids[:, 1:]`.
+`log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen). A reward is raw (as judged) or shaped (as trained).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from rlflow import Tensor, dims, f32, flag, i64, roles, text
+
+P, T, B, G, Q, S = dims("P T B G Q S")
+R = S - 1
+advantage, answer, group, log_prob, mask, member, position, returns, reward, tokens, value = roles(
+    "advantage answer group log_prob mask member position returns reward tokens value"
+)
+
+
+class Policy:
+    """A language model that samples."""
+
+
+class Critic:
+    """A model that yields one value a token."""
+
+
+# --- prompts [P] and the trajectories asked for [T] -----------------------------------------------------------------------------------
+PromptIds: TypeAlias = Annotated[Tensor, i64[P, Q], tokens]
+PromptUid: TypeAlias = Annotated[Tensor, i64[P], group]
+PromptAnswer: TypeAlias = Annotated[list[str], text[P], answer]
+PromptTemplate: TypeAlias = Annotated[list[str], text[P]]  # the question with its operands left out
+TrajectoryIds: TypeAlias = Annotated[Tensor, i64[T, Q], tokens]
+TrajectoryUid: TypeAlias = Annotated[Tensor, i64[T], group]
+TrajectoryNumber: TypeAlias = Annotated[Tensor, i64[T], member("trajectory")]  # 0 .. n - 1 within its uid
+TrajectoryAnswer: TypeAlias = Annotated[list[str], text[T], answer]
+
+# --- rows: who they are [B] -----------------------------------------------------------------------------------------------------------
+Uid: TypeAlias = Annotated[Tensor, i64[B], group]
+TrajUid: TypeAlias = Annotated[Tensor, i64[B], member("trajectory")]
+Leaf: TypeAlias = Annotated[Tensor, i64[B], member("leaf")]
+VersionTag: TypeAlias = Annotated[Tensor, i64[B], member("version")]  # published version when the trajectory was registered
+IsPad: TypeAlias = Annotated[Tensor, flag[B], mask("pad")]
+
+# --- rows: tokens [B, S] and next-token positions [B, R] ------------------------------------------------------------------------------
+InputIds: TypeAlias = Annotated[Tensor, i64[B, S], tokens]
+AttentionMask: TypeAlias = Annotated[Tensor, flag[B, S], mask("attention")]
+PositionIds: TypeAlias = Annotated[Tensor, i64[B, S], position]
+Responses: TypeAlias = Annotated[Tensor, i64[B, R], tokens]
+ResponseMask: TypeAlias = Annotated[Tensor, flag[B, R], mask("response")]
+LogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob]
+RolloutLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("served")]
+OldLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("current")]
+RefLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("frozen")]
+TokenScores: TypeAlias = Annotated[Tensor, f32[B, R], reward("raw")]
+TokenRewards: TypeAlias = Annotated[Tensor, f32[B, R], reward("shaped")]
+Advantages: TypeAlias = Annotated[Tensor, f32[B, R], advantage]
+Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
+Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
+IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
+
+# --- rows: text [B] -------------------------------------------------------------------------------------------------------------------
+ResponseText: TypeAlias = Annotated[list[str], text[B]]
+Answer: TypeAlias = Annotated[list[str], text[B], answer]

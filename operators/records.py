@@ -1,0 +1,138 @@
+"""The records that hops hand on: which fields travel together."""
+
+from __future__ import annotations
+
+from rlflow import Record, Tensor
+
+from .fields import (
+    Advantages,
+    Answer,
+    AttentionMask,
+    InputIds,
+    IsCorrect,
+    IsPad,
+    Leaf,
+    LogProbs,
+    OldLogProbs,
+    PositionIds,
+    PromptAnswer,
+    PromptIds,
+    PromptTemplate,
+    PromptUid,
+    RefLogProbs,
+    ResponseMask,
+    Responses,
+    ResponseText,
+    Returns,
+    RolloutLogProbs,
+    TokenScores,
+    TrajectoryAnswer,
+    TrajectoryIds,
+    TrajectoryNumber,
+    TrajectoryUid,
+    TrajUid,
+    Uid,
+    Values,
+    VersionTag,
+)
+
+
+class Prompts(Record):
+    """One row a prompt of the data set."""
+
+    prompt_ids: PromptIds
+    uid: PromptUid
+    answer: PromptAnswer
+    template: PromptTemplate
+
+
+class Trajectories(Record):
+    """One row a trajectory to sample; `n` rows share a uid."""
+
+    prompt_ids: TrajectoryIds
+    uid: TrajectoryUid
+    traj_uid: TrajectoryNumber
+    answer: TrajectoryAnswer
+
+
+class Sample(Record):
+    """One row a leaf: what was sampled, and by which weights.
+
+    input_ids:          [S, U1, A1, U2, A2, PAD...]
+    responses:          [   U1, A1, U2, A2, PAD...]   = input_ids[1:]
+    response_mask:      [   0,  1,  0,  1,  0  ...]   1 only on the model's own tokens
+    rollout_log_probs:  [   0,  lp, 0,  lp, 0  ...]
+    """
+
+    input_ids: InputIds
+    attention_mask: AttentionMask
+    position_ids: PositionIds
+    responses: Responses
+    response_mask: ResponseMask
+    rollout_log_probs: RolloutLogProbs
+    uid: Uid
+    traj_uid: TrajUid
+    leaf: Leaf
+    version_tag: VersionTag
+    is_pad: IsPad
+    response_text: ResponseText
+    answer: Answer
+
+
+class Scores(Record):
+    """What a verifier says: a score at the last trained token (0 elsewhere) and right or wrong."""
+
+    token_level_scores: TokenScores
+    is_correct: IsCorrect
+
+
+class Advantage(Record):
+    """What an estimator yields, zero outside the response mask."""
+
+    advantages: Advantages
+    returns: Returns
+
+
+class ModelRows(Record):
+    """What a training forward reads."""
+
+    input_ids: InputIds
+    position_ids: PositionIds
+    response_mask: ResponseMask
+    is_pad: IsPad
+
+
+class PolicyForward(Record):
+    """What the policy's training forward yields. entropy: f32[B, R], nats."""
+
+    log_probs: LogProbs
+    entropy: Tensor
+
+
+class CriticForward(Record):
+    """What the critic's training forward yields."""
+
+    values: Values
+
+
+class PpoRows(Record):
+    """What the clipped policy loss reads."""
+
+    old_log_probs: OldLogProbs
+    advantages: Advantages
+    response_mask: ResponseMask
+
+
+class KlRows(Record):
+    """What the KL penalty against a reference reads."""
+
+    ref_log_probs: RefLogProbs
+    response_mask: ResponseMask
+
+
+class ValueRows(Record):
+    """What the value loss reads. `values` are those of the critic before the update."""
+
+    values: Values
+    returns: Returns
+    response_mask: ResponseMask

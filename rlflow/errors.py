@@ -1,0 +1,53 @@
+"""What rlflow raises.
+
+RlflowError
+├── CheckFailed     the pipeline is refused before anything runs (rlflow.language.diagnostic)
+├── UsageError      a command or an option makes no sense: exit code 2
+├── DataError       a data set, a row or a column is not as declared
+├── EngineError     an engine answered with an error, or with something else than its contract says
+├── PoolError       a key that no longer exists, a column that was never put
+│   └── PoolFull    no room in the pool within the timeout
+├── OperatorError   an operator raised in its worker: carries the remote traceback
+├── WaitTimeout     something did not happen in time: carries the name of the wait
+└── WorkerDied      a process of the run is gone: carries its name and how it ended
+"""
+
+from __future__ import annotations
+
+__all__ = ["DataError", "EngineError", "OperatorError", "PoolError", "PoolFull", "RlflowError", "UsageError", "WaitTimeout", "WorkerDied"]
+
+
+class RlflowError(Exception):
+    """Base of everything that rlflow raises for its user."""
+
+
+class UsageError(RlflowError):
+    """A command, a path or an option that makes no sense."""
+
+
+class DataError(RlflowError):
+    """A data set, a row or a column is not as declared."""
+
+
+class EngineError(RlflowError):
+    """An engine answered with an error or broke its contract."""
+
+
+class PoolError(RlflowError):
+    """A key or a column that the pool does not hold."""
+
+
+class PoolFull(PoolError):
+    """The pool had no room within the timeout."""
+
+
+class OperatorError(RlflowError):
+    """An operator raised in its worker."""
+
+
+class WaitTimeout(RlflowError):
+    """A named wait ran out of time."""
+
+
+class WorkerDied(RlflowError):
+    """A process of the run is gone."""
