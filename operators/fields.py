@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from rlflow import Tensor, dims, f32, flag, i64, roles, text
+from rlflow import Tensor, dims, f32, flag, i32, i64, roles, text
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
@@ -51,6 +51,7 @@ PositionIds: TypeAlias = Annotated[Tensor, i64[B, S], position]
 Responses: TypeAlias = Annotated[Tensor, i64[B, R], tokens]
 ResponseMask: TypeAlias = Annotated[Tensor, flag[B, R], mask("response")]
 LogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob]
+TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]  # of the weights that sampled a token, -1 where none did
 RolloutLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("served")]
 OldLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("current")]
 RefLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("frozen")]

@@ -26,6 +26,7 @@ from .fields import (
     Returns,
     RolloutLogProbs,
     TokenScores,
+    TokenVersions,
     TrajectoryAnswer,
     TrajectoryIds,
     TrajectoryNumber,
@@ -70,6 +71,7 @@ class Sample(Record):
     responses: Responses
     response_mask: ResponseMask
     rollout_log_probs: RolloutLogProbs
+    token_versions: TokenVersions
     uid: Uid
     traj_uid: TrajUid
     leaf: Leaf

@@ -1,0 +1,295 @@
+"""Workers: what samples and what trains. An operator's body is its only implementation; it runs in the worker's own process.
+
+    Embedded      a rollout engine on this machine: an HTTP server (SGLang's contract) and the turn loop beside it
+    Torch         trains a policy:  load, log_probs, train
+    TorchCritic   trains a critic:  load, values, train
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from rlflow import Frozen, Move, Next, Objective, Served, Site, Tensor, Weights, Worker, fresh, operator
+from rlflow.errors import EngineError
+
+from .environment import Environment
+from .fields import AttentionMask, B, Critic, InputIds, LogProbs, Policy, PositionIds, S, T, Values
+from .flatten import Turn, chain, flatten
+from .models import TINY, checkpoint_folder, model_folder, tiny_folder, tokenizer_of
+from .records import CriticForward, ModelRows, PolicyForward, Prompts, Sample, Trajectories
+from .reward import RewardFn
+from .samples import Played, baselines_of, held_out, sample_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from rlflow.engines.rollout import Generation, HttpRolloutClient, SamplingParams
+    from rlflow.engines.train.torch import TorchEngine
+
+ModelRowsT = TypeVar("ModelRowsT", bound=ModelRows)
+
+
+class Embedded(Worker):
+    """A rollout engine in this machine's processes: batched decoding with a KV cache behind SGLang's HTTP contract.
+
+    model: "tiny" or a checkpoint folder. max_new_tokens: a turn. capacity: trajectories at once. threads: of torch in the server.
+    """
+
+    def __init__(
+        self, name: str, *, model: str = TINY, temperature: float = 1.0, max_new_tokens: int = 16, capacity: int = 256, threads: int = 1
+    ) -> None:
+        super().__init__(name, temperature=temperature)
+        self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
+        self._client: HttpRolloutClient | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------------------
+    def server(self, site: Site, ready_file: Path) -> list[str]:
+        """How to start the HTTP server; it tells its address in `ready_file`."""
+        folder = tiny_folder(site.run_dir) if self.model == TINY else checkpoint_folder(self.model)
+        options = {
+            "--model-path": folder,
+            "--ready-file": ready_file,
+            "--max-running-requests": self.capacity,
+            "--threads": self.threads,
+            "--seed": site.seed,
+            "--weight-version": "unsynced",
+        }
+        return [sys.executable, "-m", "rlflow.engines.rollout.embedded", *(str(x) for pair in options.items() for x in pair)]
+
+    def open(self, site: Site) -> None:
+        super().open(site)
+        self.tokenizer = tokenizer_of(self.model)
+
+    @property
+    def client(self) -> HttpRolloutClient:
+        """The connection to the server; its address is known when the first call arrives."""
+        from rlflow.engines.rollout import HttpRolloutClient
+
+        if self._client is None or self._client.url != self.site.engine_url.rstrip("/"):
+            self._client = HttpRolloutClient(self.site.engine_url, maxsize=self.capacity)
+        return self._client
+
+    # --- operators ----------------------------------------------------------------------------------------------------------------
+    @operator(per="row", sizes={B: T, S: fresh()})
+    def rollout(self, policy: Served[Policy], prompts: Trajectories) -> Sample:
+        """One turn: one row a trajectory.
+
+        Sampled at the worker's temperature with a seed of (run, uid, traj_uid), until the end-of-sequence token or `max_new_tokens`.
+        Raises EngineError if the engine aborts the request or breaks its contract.
+        """
+        return self._sample(policy.version, prompts, environment=None)
+
+    @operator(per="row", sizes={B: T, S: fresh()})
+    def rollout_turns(self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment) -> Sample:
+        """Turns with an environment: the model says something, the environment replies, until the episode is over.
+
+        One row a trajectory; `response_mask` is 1 on the model's own tokens only, `response_text` is what it said last.
+        """
+        return self._sample(policy.version, prompts, environment)
+
+    @operator(per="row", sink=True)
+    def evaluate(
+        self, policy: Served[Policy], prompts: Prompts, *, reward: RewardFn, every: int, environment: Environment | None = None
+    ) -> dict[str, float]:
+        """Mean reward of greedy answers to held-out prompts, every `every` versions, with what no policy has to beat.
+
+        Returns reward, prompts, best_constant (the best single answer) and best_blind (the best answer that knows the wording of a
+        question but not its operands).
+        """
+        played = self._play_greedily(prompts, environment)
+        return held_out(played, prompts, reward) | baselines_of(prompts)
+
+    # --- the turn loop --------------------------------------------------------------------------------------------------------------
+    def _sample(self, version: int, prompts: Trajectories, environment: Environment | None) -> Sample:
+        played = []
+        for i, (uid, number, answer) in enumerate(zip(_ints(prompts.uid), _ints(prompts.traj_uid), prompts.answer, strict=True)):
+            played.append(self._play(_ints(prompts.prompt_ids[i]), answer, environment, (uid, number)))
+        return sample_of(played, prompts, version)
+
+    def _play(self, prompt: list[int], answer: str, environment: Environment | None, who: tuple[int, int]) -> Played:
+        """One trajectory, turn after turn. Its own tokens go back as ids, never as text that is encoded again."""
+        episode = environment.start(self._text(prompt), answer, seed=self._seed(*who, -1)) if environment else None
+        turns = [Turn(tokens=prompt, own=False)]
+        versions: list[int] = []
+        while True:
+            history = [token for turn in turns for token in turn.tokens]
+            said = self.client.generate(history, self._sampling(self._seed(*who, len(turns))))
+            _complete(said, who)
+            turns.append(Turn(tokens=said.output_ids, own=True, log_probs=said.log_probs))
+            versions += [int(span.version) for span in said.spans for _ in range(span.start, span.end)]
+            text = self._text(said.output_ids)
+            reply = episode.reply(text) if episode else None
+            if reply is None:
+                return Played(row=flatten(chain(turns))[0], versions=versions, text=text, answer=answer)
+            turns.append(Turn(tokens=self.tokenizer.encode(reply, add_special_tokens=False).ids, own=False))
+
+    def _play_greedily(self, prompts: Prompts, environment: Environment | None) -> list[str]:
+        """What is said last to every prompt, at temperature 0."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        greedy = self._sampling(None)
+        ids = [_ints(row) for row in prompts.prompt_ids]
+        if environment is None:
+            return [self._text(said.output_ids) for said in self.client.generate_batch(ids, greedy)]
+        with ThreadPoolExecutor(min(64, len(ids))) as threads:
+            return list(threads.map(lambda pair: self._last_word(pair[0], pair[1], environment, greedy), zip(ids, prompts.answer, strict=True)))
+
+    def _last_word(self, prompt: list[int], answer: str, environment: Environment, sampling: SamplingParams) -> str:
+        episode, history = environment.start(self._text(prompt), answer, seed=0), list(prompt)
+        while True:
+            said = self.client.generate(history, sampling)
+            text = self._text(said.output_ids)
+            reply = episode.reply(text)
+            if reply is None:
+                return text
+            history += [*said.output_ids, *self.tokenizer.encode(reply, add_special_tokens=False).ids]
+
+    def _sampling(self, seed: int | None) -> SamplingParams:
+        from rlflow.engines.rollout import SamplingParams
+
+        temperature = 0.0 if seed is None else self.temperature
+        return SamplingParams(max_new_tokens=self.max_new_tokens, temperature=temperature, sampling_seed=seed)
+
+    def _seed(self, uid: int, traj_uid: int, turn: int) -> int:
+        """Equal for equal (run, uid, traj_uid, turn), so that a re-sampled trajectory is the same one."""
+        name = f"{self.site.seed}/{uid}/{traj_uid}/{turn}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "little") >> 1
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _ints(values: Any) -> list[int]:
+    return [int(value) for value in values.tolist()]
+
+
+def _complete(said: Generation, who: tuple[int, int]) -> None:
+    if said.finish_reason.type == "abort" or not said.output_ids:
+        uid, number = who
+        raise EngineError(f"trajectory {uid}.{number}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
+
+
+class _Trainer(Worker):
+    """What policy and critic have in common: a torch engine, one process a dp rank.
+
+    lr: of AdamW, after `warmup_steps`. max_tokens: padded tokens of a micro-batch when scoring.
+    """
+
+    kind = "policy"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str = TINY,
+        dp: int = 1,
+        temperature: float = 1.0,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        weight_decay: float = 0.0,
+        grad_clip: float = 1.0,
+        warmup_steps: int = 0,
+        max_tokens: int = 16_384,
+        threads: int = 1,
+    ) -> None:
+        super().__init__(name, dp=dp, temperature=temperature)
+        self.model, self.max_tokens, self.threads = model, max_tokens, threads
+        self.optimizer = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "grad_clip": grad_clip, "warmup_steps": warmup_steps}
+        self._published: tuple[int, dict[str, torch.Tensor]] | None = None
+
+    def open(self, site: Site) -> None:
+        super().open(site)
+        import torch
+
+        from rlflow.engines.train.torch import TorchEngine
+
+        torch.set_num_threads(self.threads)
+        self.engine: TorchEngine = TorchEngine(
+            model_folder(self.model, site, self.kind),  # type: ignore[arg-type]
+            kind=self.kind,  # type: ignore[arg-type]
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=site.seed,
+            rank=site.rank,
+            dp_size=site.dp_size,
+            rendezvous=site.rendezvous,
+            **cast(Any, self.optimizer),
+        )
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def save(self, path: Path) -> None:
+        self.engine.save(path)
+
+    def published(self, version: int, bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+        """The weights of `version`, in buckets. They are kept until the next version is trained, so a sync can be repeated.
+
+        Raises EngineError if this worker no longer holds that version.
+        """
+        held = self._published[0] if self._published else self.engine.version
+        if held != version:
+            raise EngineError(f"`{self.name}` holds version {held} of the weights, the sync asks for {version}")
+        if self._published is None:
+            yield from self.engine.buckets(bucket_bytes)
+        else:
+            yield from _bucketed(self._published[1], bucket_bytes)
+
+    def _update(self, objective: Objective[Any, Any], updates: int) -> int:
+        self.measured = self.engine.train(objective, updates=updates)
+        self._published = (self.engine.version, {name: tensor.detach().clone() for name, tensor in self.engine.named_tensors()})
+        return self.engine.version
+
+
+def _bucketed(tensors: dict[str, torch.Tensor], most: int) -> Iterator[dict[str, torch.Tensor]]:
+    bucket: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if bucket and sum(t.nbytes for t in bucket.values()) + tensor.nbytes > most:
+            yield bucket
+            bucket = {}
+        bucket[name] = tensor
+    yield bucket
+
+
+class Torch(_Trainer):
+    """Trains a policy on this machine's processes, `dp` of them."""
+
+    @operator(per="run")
+    def load(self) -> Frozen[Policy]:
+        """The weights that the worker was opened with: version 0."""
+        return Frozen(self.name, "frozen", 0, self)
+
+    @operator(per="row")
+    def log_probs(self, weights: Weights[Policy], input_ids: InputIds, position_ids: PositionIds, attention_mask: AttentionMask) -> LogProbs:
+        """Log-prob of every next token under `weights`, in nats, at the worker's temperature: f32[B, R], 0 beyond a row's end."""
+        return self.engine.log_probs(input_ids, position_ids, attention_mask)
+
+    @operator(per="micro")
+    def train(self, weights: Move[Policy], objective: Objective[PolicyForward, ModelRowsT], *, updates: int = 1) -> Next[Policy]:
+        """One optimizer step a mini-batch, `updates` times over: takes version k, hands on k + 1."""
+        return Next(self.name, "next", self._update(objective, updates), self)
+
+
+class TorchCritic(_Trainer):
+    """Trains a critic: the same trunk with one value a token."""
+
+    kind = "critic"
+
+    @operator(per="run")
+    def load(self) -> Frozen[Critic]:
+        """The weights that the worker was opened with: version 0."""
+        return Frozen(self.name, "frozen", 0, self)
+
+    @operator(per="row")
+    def values(self, weights: Weights[Critic], input_ids: InputIds, position_ids: PositionIds, attention_mask: AttentionMask) -> Values:
+        """The value before every next token: f32[B, R], 0 beyond a row's end."""
+        return self.engine.values(input_ids, position_ids, attention_mask)
+
+    @operator(per="micro")
+    def train(self, weights: Move[Critic], objective: Objective[CriticForward, ModelRowsT], *, updates: int = 1) -> Next[Critic]:
+        """One optimizer step a mini-batch, `updates` times over: takes version k, hands on k + 1."""
+        return Next(self.name, "next", self._update(objective, updates), self)

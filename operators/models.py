@@ -1,0 +1,46 @@
+"""Which weights a worker starts from: `model="tiny"` or a checkpoint folder in Hugging Face format.
+
+    tiny           made at first use in the run's folder, seeded by the run: a two-layer Llama over single characters
+    PATH           config.json, model.safetensors, tokenizer.json: one that a run saved, or one of yours
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rlflow import Site
+from rlflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TINY = "tiny"
+TINY_ALPHABET = "0123456789 ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz,.?:=+-\n"
+
+
+def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "policy") -> Path:
+    """The checkpoint folder of `model`; the tiny one is made if it is not there yet. Raises UsageError for a folder that is none."""
+    if model == TINY:
+        from rlflow.engines.tiny import make_tiny_model
+
+        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, kind=kind)
+    return checkpoint_folder(model)
+
+
+def tiny_folder(run_dir: Path, kind: str = "policy") -> Path:
+    return run_dir / "model" / kind
+
+
+def checkpoint_folder(model: str) -> Path:
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"model {model!r} is neither {TINY!r} nor a checkpoint folder: there is no {folder / 'config.json'}")
+    return folder
+
+
+def tokenizer_of(model: str) -> Tokenizer:
+    """The tokenizer of `model`. That of the tiny one is its alphabet, whatever the seed."""
+    from rlflow.engines.tiny import character_tokenizer, load_tokenizer
+
+    return character_tokenizer(TINY_ALPHABET) if model == TINY else load_tokenizer(checkpoint_folder(model))

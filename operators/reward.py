@@ -1,0 +1,136 @@
+"""Rewards: what a verifier says of each row, put where the loss looks for it.
+
+    response_text, answer ──verifier (verifiers.py) in a judging process (judging.py)──▶ one score a row
+        token_level_scores   the score at the last position with response_mask = 1, 0 elsewhere       (raw)
+        is_correct           1 if the score is full (1), else 0; also for a row that trains nothing   (raw)
+    token_level_scores ──shape_rewards | length_penalty──▶ token_level_rewards                        (shaped)
+
+Filters read the raw scores, estimators the shaped rewards. A blank response scores 0 whatever the answer is. A row whose
+verifier hangs, crashes or raises scores 0, is counted (`failure_counts`) and named in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from rlflow import Tensor, operator
+
+from . import verifiers
+from .fields import Answer, ResponseMask, ResponseText, TokenRewards, TokenScores
+from .judging import Verdict, name_of, score_texts
+from .records import Scores
+from .verifiers import Verifier
+
+__all__ = [
+    "RewardFn",
+    "exact_match",
+    "integer_match",
+    "length_penalty",
+    "math_reward",
+    "number_match",
+    "reasoning_gym_reward",
+    "shape_rewards",
+    "verify",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class RewardFn(Protocol):
+    """What a pipeline takes as `reward`: an operator of this file, or a user's function of operators."""
+
+    def __call__(self, response_text: ResponseText, answer: Answer, response_mask: ResponseMask) -> Scores: ...
+
+
+@operator(per="row")
+def exact_match(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """1 for the same words as the answer."""
+    return verify(verifiers.exact_match, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+@operator(per="row")
+def integer_match(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """1 if the first integer of the response is the answer."""
+    return verify(verifiers.first_integer, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+@operator(per="row")
+def number_match(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """1 if the last number of the response has the value of the answer."""
+    return verify(verifiers.last_number, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+@operator(per="row")
+def math_reward(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """1 for an expression equal to the answer (math-verify)."""
+    return verify(verifiers.math_verify, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+@operator(per="row")
+def reasoning_gym_reward(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """0 .. 1 by the task's own scorer (reasoning-gym); `answer` is the task's entry as JSON."""
+    return verify(verifiers.reasoning_gym, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+def verify(
+    verifier: Verifier, response_text: list[str], answer: list[str], response_mask: Tensor, *, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """The body of every reward above, for an operator of your own around your own verifier.
+
+    response_mask: flag[B, R]. Raises DataError naming the row for a score that is no finite number.
+    """
+    verdicts = score_texts(verifier, response_text, answer, timeout_s=timeout_s, workers=workers)
+    _report(verifier, verdicts)
+    scores = [verdict.score for verdict in verdicts]
+    return Scores(
+        token_level_scores=_last_token(response_mask).float() * _column(scores, response_mask)[:, None],
+        is_correct=_column([float(score >= 1.0) for score in scores], response_mask),
+    )
+
+
+@operator(per="row")
+def shape_rewards(token_level_scores: TokenScores) -> TokenRewards:
+    """Train on the scores as they are."""
+    return token_level_scores.clone()
+
+
+@operator(per="row")
+def length_penalty(token_level_scores: TokenScores, response_mask: ResponseMask, *, limit: int, per_token: float) -> TokenRewards:
+    """Take `per_token` off for each trained token beyond `limit`, at the last trained token.
+
+    limit=4, per_token=0.1: a score of 1 after 6 tokens becomes 0.8.
+    """
+    excess = (response_mask.sum(-1) - limit).clamp(min=0).to(token_level_scores.dtype)
+    return token_level_scores - _last_token(response_mask).to(token_level_scores.dtype) * (excess * per_token)[:, None]
+
+
+def _last_token(response_mask: Tensor) -> Tensor:
+    """flag[B, R]: True at the last position of each row where the mask is, nowhere in a row without one."""
+    still_to_come = response_mask.long().flip(-1).cumsum(-1).flip(-1)
+    return response_mask.bool() & (still_to_come == 1)
+
+
+def _column(values: list[float], like: Tensor) -> Tensor:
+    import torch  # not at the top: `rlflow check` reads this file and needs no torch
+
+    return torch.tensor(values, dtype=torch.float32, device=like.device)
+
+
+def _report(verifier: Verifier, verdicts: Sequence[Verdict]) -> None:
+    failed = [(row, verdict) for row, verdict in enumerate(verdicts) if verdict.failed]
+    if failed:
+        row, first = failed[0]
+        _log.warning("%s failed on %d of %d rows, which score 0; row %d: %s, %s",
+                     name_of(verifier), len(failed), len(verdicts), row, first.reason, first.detail)  # fmt: skip

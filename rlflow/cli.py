@@ -1,0 +1,154 @@
+"""rlflow run | check | explain: the parameters of a pipeline are flags, made from its signature.
+
+    rlflow run pipelines/grpo.py --prompts 32 --steps 50
+    rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
+    rlflow explain pipelines/grpo.py        rlflow explain RLF202
+
+Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refused the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from .commands import Command, command_of
+from .errors import RlflowError, UsageError
+from .language.diagnostic import CheckFailed
+
+CODE = "RLF"
+Swap = Annotated[tuple[str, ...], Parameter(help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")]
+
+app = App(name="rlflow", help=__doc__ or "", version=lambda: metadata.version("rlflow"), help_format="plaintext")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except CheckFailed as refused:
+        print(refused, file=sys.stderr)
+        return 3
+    except (UsageError, CycloptsError) as error:
+        print(f"rlflow: {error}", file=sys.stderr)
+        return 2
+    except RlflowError as error:
+        print(f"rlflow: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    """A command with a pipeline file gets the flags of that pipeline; anything else is help, or a mistake."""
+    if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
+        if argv[0] == "explain" and argv[1].startswith(CODE):
+            return _explain_code(argv[1])
+        command = command_of(argv[1])
+        one = App(name=f"rlflow {argv[0]} {argv[1]}", help=COMMANDS[argv[0]].__doc__ or "", help_format="plaintext", version_flags=[])
+        one.default(command.with_flags(COMMANDS[argv[0]]))
+        result = one(argv[2:], exit_on_error=False, print_error=False, result_action="return_value")
+    else:
+        result = app(argv, exit_on_error=False, print_error=False, result_action="return_value")
+    return int(result or 0)
+
+
+def _run(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    name: Annotated[str | None, Parameter(help="of the run's folder; default: the pipeline and the time")] = None,
+    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
+    seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
+    steps: Annotated[int, Parameter(help="batches to train; the data is gone through again when it ends")] = 100,
+    save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
+    watermark: Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")] = 0,
+    pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
+) -> int:
+    """Check the pipeline, then run it. Ctrl-C finishes the step and saves; a second one stops at once."""
+    from rich.console import Console
+
+    from .run.screen import LiveScreen, PlainScreen
+    from .run.session import Options, run
+
+    plan = command.plan(parameters, swap)
+    options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
+    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
+    for warning in plan.warnings:
+        print(warning, file=sys.stderr)
+    try:
+        with screen:
+            outcome = run(plan, options, screen, command.modules)
+    except OSError as error:
+        raise RlflowError(f"the run ended: {error}") from error
+    if outcome.ended == "failed":
+        print(f"rlflow: the run failed: {outcome.why}\n{command.how_to_go_on(plan, outcome.run_dir, outcome.checkpoint)}", file=sys.stderr)
+        return 1
+    reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
+    print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
+    print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
+    return 0
+
+
+def _check(command: Command, parameters: dict[str, Any], *, swap: Swap = ()) -> int:
+    """Check the pipeline and say what is wrong with it. Starts nothing, and needs no torch."""
+    plan = command.plan(parameters, swap)
+    for warning in plan.warnings:
+        print(warning)
+    calls = sum(not node.is_record for node in plan.graph.nodes)
+    print(f"{plan.graph.name}: {calls} operators, {len(plan.graph.feedbacks)} feedback, no error ({sum(plan.timings_ms.values()):.1f} ms)")
+    return 0
+
+
+def _explain(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    json_: Annotated[bool, Parameter(name="--json", help="the same as JSON")] = False,
+) -> int:
+    """Print the field map of a pipeline: writer, readers, dtype, shape, where a field dies, what crosses to another process."""
+    from .show.explain import explain, explain_json
+
+    plan = command.plan(parameters, swap)
+    print(json.dumps(explain_json(plan), indent=2) if json_ else explain(plan))
+    return 0
+
+
+def _explain_code(code: str) -> int:
+    from .show.codes import explain_code
+
+    print(explain_code(code))
+    return 0
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"run": _run, "check": _check, "explain": _explain}
+
+
+@app.command(name="run")
+def _run_help(pipeline: str) -> None:
+    """Check a pipeline and run it: rlflow run FILE [flags]. `rlflow run FILE --help` lists its flags."""
+    raise UsageError("say which pipeline first: rlflow run FILE [flags]")
+
+
+@app.command(name="check")
+def _check_help(pipeline: str) -> None:
+    """Check a pipeline without starting anything: rlflow check FILE [flags]."""
+    raise UsageError("say which pipeline first: rlflow check FILE [flags]")
+
+
+@app.command(name="explain")
+def _explain_help(pipeline: str) -> None:
+    """Print the field map of a pipeline (rlflow explain FILE [flags]) or what an error code means (rlflow explain RLF202)."""
+    raise UsageError("say which pipeline first: rlflow explain FILE [flags]")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""From a pipeline file to a function whose signature is the command line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from .compile.plan import Plan
+from .errors import UsageError
+from .language.config import ref_of, resolve
+from .modules import load_file
+
+
+@dataclass(frozen=True)
+class Command:
+    """One pipeline of one file."""
+
+    file: str
+    pipeline: Callable[..., Plan]
+    modules: tuple[tuple[str, str], ...]
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Of the pipeline, with resolved types."""
+        hints = typing.get_type_hints(inspect.unwrap(self.pipeline), include_extras=True)
+        found = inspect.signature(self.pipeline).parameters
+        return {name: p.replace(annotation=hints.get(name, p.annotation)) for name, p in found.items()}
+
+    def with_flags(self, body: Callable[..., int]) -> Callable[..., int]:
+        """`body(command, parameters, *, options)` with the pipeline's parameters and its own options as flags."""
+        hints = typing.get_type_hints(body, include_extras=True)
+        options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        clash = sorted(self.parameters.keys() & {p.name for p in options})
+        if clash:
+            raise UsageError(f"{self.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
+        flags = [_flag(p) for p in self.parameters.values()]
+
+        def call(**given: Any) -> int:
+            parameters = {name: self._value(name, given.pop(name)) for name in self.parameters if name in given}
+            return body(self, parameters, **given)
+
+        call.__signature__ = inspect.Signature([*flags, *options])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in (*flags, *options)}
+        call.__doc__ = body.__doc__
+        return call
+
+    def _value(self, name: str, value: Any) -> Any:
+        return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
+
+    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
+        """The checked plan. Raises CheckFailed."""
+        plan = self.pipeline(**parameters)
+        for one in swap:
+            name, sign, ref = one.partition("=")
+            if not sign:
+                raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
+            plan = plan.replace(name, function_of(ref, f"--swap {one}"))
+        return plan
+
+    def how_to_go_on(self, plan: Plan, run_dir: Path, checkpoint: Path | None) -> str:
+        """What a person can do after a failed run."""
+        lines = [f"what was printed: {run_dir / 'logs'}"]
+        if checkpoint is None:
+            return "\n".join([*lines, "no checkpoint was written yet: start again, with a smaller --save-every"])
+        flags = []
+        for feedback in plan.graph.feedbacks:
+            worker = plan.graph.workers[feedback.owner].name
+            name = f"{worker}_model" if f"{worker}_model" in self.parameters else "model"
+            if name in self.parameters:
+                flags.append(f"--{name.replace('_', '-')} {checkpoint / worker}")
+        again = f"rlflow run {self.file} {' '.join(flags)}" if flags else f"load {checkpoint}"
+        return "\n".join([*lines, f"to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):\n  {again}"])
+
+
+def command_of(file: str) -> Command:
+    """The pipeline of `FILE.py`, or of `FILE.py:name` where a file has several. Raises UsageError."""
+    path, _, name = file.partition(":")
+    module, modules = load_file(Path(path))
+    found = {k: v for k, v in vars(module).items() if hasattr(v, "__rlflow_pipeline__") and v.__module__ == module.__name__}
+    name = name or (Path(path).stem if Path(path).stem in found else "")
+    if not name and len(found) == 1:
+        name = next(iter(found))
+    if name not in found:
+        listed = ", ".join(sorted(found)) or "none: put @pipeline on a function"
+        raise UsageError(f"{path} has {'no pipeline `' + name + '`' if name else 'several pipelines'}: {listed}; write {path}:NAME")
+    return Command(file, found[name], modules)
+
+
+def function_of(ref: str, where: str) -> Any:
+    """What `module:function` names."""
+    if ":" not in ref:
+        raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
+    try:
+        return resolve(ref)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _is_function(parameter: inspect.Parameter) -> bool:
+    return callable(parameter.default) and not isinstance(parameter.default, type)
+
+
+def _flag(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A keyword flag; a function is named as module:function."""
+    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if not _is_function(parameter):
+        return parameter
+    named = Annotated[str, Parameter(help="module:function")]
+    return parameter.replace(annotation=named, default=ref_of(parameter.default))

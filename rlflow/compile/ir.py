@@ -1,0 +1,228 @@
+"""The graph of a pipeline, frozen: what every pass reads and what a plan stores.
+
+    Graph ── workers    processes with an engine
+          ├─ feedbacks  the back edges: weights that the next step starts from
+          ├─ nodes      calls of operators, and records put together (operator is None), in the order of the trace
+          └─ fields     what nodes write; nodes[f.node] is the one writer of field f
+
+An id is an index into its tuple. Names are stable: checkpoints key on those of workers and feedbacks, `replace` on those of nodes.
+Facts that a pass derives are not here but in side tables (facts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ..language.dims import Dim, Fresh
+from ..language.source import Place, Ref
+from ..language.spec import Role, Spec
+
+__all__ = [
+    "Dim",
+    "Feedback",
+    "Field",
+    "Fresh",
+    "Graph",
+    "LossUse",
+    "Node",
+    "Place",
+    "Ref",
+    "Result",
+    "Role",
+    "Size",
+    "Spec",
+    "Use",
+    "WeightsUse",
+    "Worker",
+    "decode",
+    "encode",
+]
+
+T = TypeVar("T")
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One column that a node writes."""
+
+    id: int
+    name: str
+    node: int  # its writer
+    declared: Spec | None  # None: as its source
+    source: int | None = None  # the field that it mirrors: those of records and of row operators
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """One field handed to a node."""
+
+    param: str  # "uid", or "rows.uid" for a field of a record
+    field: int
+    declared: Spec | None  # None: passed through unread
+    read: bool
+    at: Place  # of the argument
+    declaration: Ref  # of the parameter, or of the field in the record class that asks for it
+
+
+class WeightsUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One set of weights handed to a node, or to the close of a feedback."""
+
+    param: str
+    name: str  # of the feedback, or of the value
+    reading: str  # frozen | current | served | move | next
+    wanted: str  # what the parameter declares: a reading, or "any" that can be read
+    feedback: int | None  # None: loaded, never trained
+    owner: int  # the worker that loaded the first version
+    writer: int | None  # the node that made this value; None: a reading of a feedback
+    served_by: tuple[int, ...]  # workers that a sync has brought it to
+    at: Place
+
+
+class LossUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One loss of a training call. `from_config({"$data": ref, **options})` is the loss again."""
+
+    ref: str
+    options: dict[str, Any]
+    rows: str  # the record class that it reads
+    reads: dict[str, Spec]  # empty when it is not active
+    denominator: str | float
+    active: bool
+    corrects: bool
+
+    @property
+    def name(self) -> str:
+        """The class name."""
+        return self.ref.rpartition(":")[2]
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator declares about a letter of its result: a size, or one that only the run knows."""
+
+    of: Dim | None = None
+    fresh: bool = False
+    at_most: Dim | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of what a node returns."""
+
+    kind: Literal["field", "record", "rows", "micro", "weights", "data", "none"]
+    record: str | None = None  # class of the record, for record, rows and micro
+    param: str | None = None  # the parameter whose record it mirrors, for rows and micro
+    reading: str | None = None  # for weights
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an operator; or a record that is put together, with operator None."""
+
+    id: int
+    name: str  # unique: `operator`, then `operator:target`, then `operator#2`
+    title: str  # as the user calls it: `actor.log_probs`, `grpo`, `TrainRows`
+    operator: str | None  # "module:qualname"; of a method "module:Class.method"
+    per: Literal["row", "group", "batch", "micro", "run"]
+    rows: Literal["keep", "expand", "form", "filter", "permute", "pad", "shard", "pack"]
+    index: str | None  # "module:qualname" of the pure function that plans the rows
+    sizes: dict[str, Size]  # letters of the result that no input binds
+    bound: dict[str, int]  # letters that an integer parameter binds
+    serves: str | None  # the parameter whose worker then serves these weights
+    corrects: bool
+    sink: bool
+    worker: int | None
+    params: dict[str, Any]  # configuration only, as to_config gives it; defaults included
+    records: dict[str, str]  # parameter -> class of the record it was given
+    order: tuple[str, ...]  # parameters in the order of the signature, without self
+    uses: tuple[Use, ...]
+    weights: tuple[WeightsUse, ...]
+    losses: tuple[LossUse, ...]
+    outs: tuple[int, ...]
+    result: Result
+    target: str | None  # the name it is assigned to
+    at: Place
+    via: Place | None  # the line of the pipeline, when a helper function makes the call
+    failed: bool  # refused while it was traced: nothing about its results is news
+
+    @property
+    def is_record(self) -> bool:
+        """No work: a record is put together."""
+        return self.operator is None
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker object of the pipeline. `resolve(ref)(**from_config(options))` is the worker again."""
+
+    id: int
+    name: str
+    ref: str
+    options: dict[str, Any]
+    dp_size: int
+    temperature: float
+    at: Place
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """A back edge. `closes` should hold exactly one."""
+
+    id: int
+    name: str
+    init: int  # the node that loads the first version
+    owner: int
+    max_lag: int
+    at: Place
+    via: Place | None
+    closes: tuple[WeightsUse, ...]
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole pipeline."""
+
+    name: str
+    module: str
+    parameters: dict[str, Any]  # of the pipeline function, resolved, as to_config gives them
+    workers: tuple[Worker, ...]
+    feedbacks: tuple[Feedback, ...]
+    nodes: tuple[Node, ...]
+    fields: tuple[Field, ...]
+    schema: int = 1
+
+    def writer(self, field: int) -> Node:
+        """The node that writes a field."""
+        return self.nodes[self.fields[field].node]
+
+    def origin(self, field: int) -> Field:
+        """The field that holds the numbers: seen through records and row operators."""
+        found = self.fields[field]
+        while found.source is not None:
+            found = self.fields[found.source]
+        return found
+
+    def mirrors(self, node: Node) -> Iterator[tuple[Field, Use]]:
+        """Results of a record or row operator, each with the use that it stands for."""
+        prefix = "" if node.is_record else f"{node.result.param}."
+        by_param = {use.param: use for use in node.uses}
+        for out in node.outs:
+            field = self.fields[out]
+            if field.source is not None:
+                yield field, by_param[prefix + field.name]
+
+
+def encode(value: Any) -> bytes:
+    """JSON of a struct of this package; equal values give equal bytes."""
+    return msgspec.json.encode(value, enc_hook=_enc, order="deterministic")
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """The inverse of `encode`. Raises msgspec.ValidationError with the path of what does not fit."""
+    return msgspec.json.decode(data, type=kind, dec_hook=_dec)
+
+
+def _enc(value: Any) -> Any:
+    if isinstance(value, Dim):
+        return str(value)
+    raise NotImplementedError(f"{type(value)} has no JSON form")
+
+
+def _dec(kind: type, data: Any) -> Any:
+    if kind is Dim:
+        return Dim.parse(data)
+    raise NotImplementedError(f"{kind} has no JSON form")

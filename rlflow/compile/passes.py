@@ -1,0 +1,27 @@
+"""The passes, in the order they run. A pass is one more file and one more name here.
+
+infer     dtype, shape, role and rows of every field
+own       one writer a feedback; who holds which version; moves
+version   which version of which feedback every field depends on
+live      which calls and fields the next step depends on
+order     stream → batch → pad → rebalance → shard → micro; sizes that divide
+place     which process runs a call
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..language.diagnostic import Diagnostic
+from .facts import Facts
+from .infer import infer
+from .ir import Graph
+from .live import live
+from .order import order
+from .own import own
+from .place import place
+from .version import version
+
+Pass = Callable[[Graph, Facts], list[Diagnostic]]
+
+PASSES: tuple[Pass, ...] = (infer, own, version, live, order, place)

@@ -1,0 +1,119 @@
+"""`@pipeline`: trace the function once, freeze the graph, run the passes, hand back a Plan.
+
+function ──trace──▶ Trace ──freeze──▶ Graph ──PASSES──▶ Facts ──▶ Plan
+                                        │
+                                        └── everything that is wrong: CheckFailed
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, ParamSpec
+
+from ..errors import UsageError
+from ..language import trace
+from ..language.diagnostic import CheckFailed, Diagnostic, Label
+from ..language.trace import Trace
+from . import passes
+from .facts import Facts
+from .freeze import freeze, parameters_of
+from .ir import Graph
+from .plan import Plan, Swaps
+from .verify import verify, verify_graph
+
+P = ParamSpec("P")
+
+
+def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
+    """Make a function of operators a pipeline: calling it returns its Plan, or raises CheckFailed with all that is wrong."""
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Plan:
+        if trace.current() is not None:
+            raise UsageError(f"pipeline `{fn.__name__}` is called inside another pipeline: share the operators in a plain function")
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+
+        def run() -> None:
+            fn(*args, **kwargs)
+
+        return _build(run, fn, parameters_of(bound.arguments), {})
+
+    call.__rlflow_pipeline__ = fn  # type: ignore[attr-defined]
+    return call
+
+
+def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
+    timings: dict[str, float] = {}
+    start = perf_counter()
+    traced = Trace(fn.__name__, fn.__module__, fn.__code__, swaps)
+    try:
+        trace.tracing(traced, run)
+    except CheckFailed as stopped:  # a branch or a computation on a field: nothing after it can be traced
+        raise _failed(traced, [*traced.diagnostics, *stopped.diagnostics]) from None
+    _check_swaps(traced, swaps)
+    timings["trace"] = (perf_counter() - start) * 1e3
+    start = perf_counter()
+    graph, found = freeze(traced, parameters)
+    timings["freeze"] = (perf_counter() - start) * 1e3
+    facts = Facts()
+    found = [*traced.diagnostics, *found, *run_passes(graph, facts, timings)]
+    if any(d.severity == "error" for d in found):
+        raise _failed(traced, found)
+    plan = Plan(graph=graph, facts=facts, warnings=tuple(_placed(traced, found)), timings_ms=timings)
+    vars(plan)["_rebuild"] = lambda new: _build(run, fn, parameters, {**swaps, **_original_names(traced, new)})
+    return plan
+
+
+def run_passes(graph: Graph, facts: Facts, timings: dict[str, float]) -> list[Diagnostic]:
+    """All passes in order, each timed, the tables verified after each."""
+    verify_graph(graph)
+    found: list[Diagnostic] = []
+    for one in passes.PASSES:
+        start = perf_counter()
+        found += one(graph, facts)
+        timings[one.__name__] = (perf_counter() - start) * 1e3
+        verify(graph, facts)
+    return found
+
+
+def _failed(traced: Trace, found: list[Diagnostic]) -> CheckFailed:
+    return CheckFailed(_placed(traced, found))
+
+
+def _placed(traced: Trace, found: list[Diagnostic]) -> list[Diagnostic]:
+    """In the order of the source; a place in a helper gets the line of the pipeline that called it."""
+    return sorted((_with_caller(traced, d) for d in found), key=lambda d: d.where)
+
+
+def _with_caller(traced: Trace, found: Diagnostic) -> Diagnostic:
+    via = traced.via.get((found.where.file, found.where.line))
+    if via is None:
+        return found
+    return Diagnostic(
+        code=found.code,
+        message=found.message,
+        where=found.where,
+        label=found.label,
+        related=(*found.related, Label(via, "called from here")),
+        notes=found.notes,
+        help=found.help,
+        severity=found.severity,
+    )
+
+
+def _original_names(traced: Trace, swaps: Swaps) -> Swaps:
+    """A node that was swapped before is asked for by its new name, and swapped at its old one."""
+    return {traced.original.get(name, name): other for name, other in swaps.items()}
+
+
+def _check_swaps(traced: Trace, swaps: Swaps) -> None:
+    names = [n.name for n in traced.nodes if n.declaration is not None]
+    for name in swaps:
+        if name not in names and name not in traced.original.values():
+            near = trace.nearest(name, names)
+            raise UsageError(f"`{traced.name}` has no call named `{name}`{near}\n  its calls: {', '.join(names)}")

@@ -1,0 +1,62 @@
+"""A checked pipeline: the graph, what the passes found out, and how long they took.
+
+plan = grpo(kl=0.01)                 traced and checked, or CheckFailed
+plan.replace("grpo", rloo)           the same with one operator replaced, checked again
+Plan.from_json(plan.to_json()) == plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..language.diagnostic import Diagnostic
+from .facts import Facts
+from .ir import Graph, decode, encode
+
+Swaps = Mapping[str, Callable[..., Any]]  # node name -> what replaces its operator
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What a pipeline function returns. Plain data, apart from what `replace` needs to trace again."""
+
+    graph: Graph
+    facts: Facts
+    warnings: tuple[Diagnostic, ...] = ()
+    timings_ms: dict[str, float] = {}
+
+    def replace(self, name: str, other: Callable[..., Any]) -> Plan:
+        """The same pipeline with the operator of node `name` replaced; traced and checked again.
+
+        `other`: an operator, a partial of one, or a plain function of operators. Its parameters are bound by name, so it may
+        need fewer fields. Raises UsageError when no node has that name, CheckFailed when the result is refused.
+        """
+        rebuild: Callable[[Swaps], Plan] | None = vars(self).get("_rebuild")
+        if rebuild is None:
+            raise UsageError("a plan that was read from a file cannot be traced again: call the pipeline, and replace there")
+        return rebuild({name: other})
+
+    def to_json(self) -> bytes:
+        """The whole plan; equal plans give equal bytes."""
+        return encode(self)
+
+    @staticmethod
+    def from_json(data: bytes) -> Plan:
+        """The inverse of `to_json`."""
+        return decode(data, Plan)
+
+    def explain(self) -> str:
+        """The field map as text: `rlflow explain`."""
+        show = import_module("rlflow.show.explain")  # by name: what shows plans builds on this package, not the other way round
+        text: str = show.explain(self)
+        return text
+
+    def dump(self, name: str) -> str:
+        """What one pass found out, as text: `--dump infer`."""
+        from .dump import dump
+
+        return dump(self, name)

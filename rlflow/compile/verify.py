@@ -1,0 +1,39 @@
+"""The graph and its tables make sense: asserted after every pass. What fails here is a mistake of ours, not of the user."""
+
+from __future__ import annotations
+
+from .facts import Facts
+from .ir import Graph
+
+
+def verify_graph(graph: Graph) -> None:
+    """Ids are indices, every field has one writer, names are unique, nothing is read before it is made."""
+    _graph(graph)
+
+
+def verify(graph: Graph, facts: Facts) -> None:
+    """Raises AssertionError, naming the id, when a table points at nothing."""
+    for table in (facts.specs, facts.rows, facts.temperature, facts.versions, facts.last_read):
+        for field in table:
+            assert 0 <= field < len(graph.fields), f"field {field} is out of range"
+    for node in (*facts.failed, *facts.needed, *facts.site, *facts.last_read.values()):
+        assert 0 <= node < len(graph.nodes), f"node {node} is out of range"
+    for i, rows in enumerate(facts.rowsets):
+        assert rows.id == i, f"row set {i} has id {rows.id}"
+        assert rows.parent is None or rows.parent < i, f"row set {i} is made of a later one"
+    for field, rows_id in facts.rows.items():
+        assert rows_id < len(facts.rowsets), f"field {field} is about unknown rows {rows_id}"
+    for field in facts.specs:
+        assert field in facts.rows, f"field {field} has a shape but no rows"
+
+
+def _graph(graph: Graph) -> None:
+    for kind in (graph.nodes, graph.fields, graph.workers, graph.feedbacks):
+        assert [item.id for item in kind] == list(range(len(kind))), "ids are indices"
+    writers = [out for node in graph.nodes for out in node.outs]
+    assert sorted(writers) == list(range(len(graph.fields))), "every field has one writer"
+    assert len({node.name for node in graph.nodes}) == len(graph.nodes), "names of nodes are unique"
+    for node in graph.nodes:
+        for use in node.uses:
+            assert graph.fields[use.field].node < node.id, f"`{node.name}` reads field {use.field} before it is made"
+        assert all(graph.fields[out].node == node.id for out in node.outs), f"`{node.name}` does not write its results"

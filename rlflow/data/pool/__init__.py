@@ -1,0 +1,6 @@
+"""Bytes that the processes of a run share. Columns are written once and read as views; only keys travel.
+
+    protocol.py   Pool: put, view, release, pin; Key, PoolStats
+    freelist.py   which bytes of a lane are free (pure)
+    shm.py        the pool of one host: an arena of lanes in /dev/shm, one lane a writing process, no server
+"""

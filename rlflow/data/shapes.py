@@ -1,0 +1,214 @@
+"""Declared shapes against real rows: i64[B, S] and f32[B, R] with R = S - 1, row by row.
+
+    sizes = bind(specs, block)             S of every row from `input_ids` (or from a [B, R] column: S = R + 1); all columns must agree
+    sizes.of(R)                            int64[B]
+    column_of("advantages", spec, tensor, sizes)      a padded result [B, R] cut back to ragged rows
+    block_of_lists(specs, lists)           rows as Python lists, ragged or not as declared
+    pad_lengths(specs)                     tokens of a pad row in each column, for Block.take
+
+Axis 0 is the row axis. A letter is a size per row where a ragged axis has it, one for all where a fixed axis has it ([B, S, L]: L layers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlflow.errors import DataError
+
+from .batch import PAD_TOKENS, Block
+from .column import Column
+from .dtypes import Array
+from .torch import from_padded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlflow.language.dims import Dim
+
+
+class Spec(Protocol):
+    """What is read of a field's declaration."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[Dim, ...]: ...
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the letters of the shapes are in one block."""
+
+    rows: int
+    letters: Mapping[str, Array]  # int64[rows] of a ragged axis, int64[1] of a fixed one
+    source: Mapping[str, str]  # letter -> the column that gave it
+    ragged: frozenset[str]  # letters that differ row by row
+
+    def of(self, dim: Dim) -> Array:
+        """int64[rows]. Raises DataError for a letter that no column gave, and for a row where the size is negative."""
+        missing = sorted(dim.letters - self.letters.keys())
+        if missing:
+            known = ", ".join(f"{letter} (from `{self.source[letter]}`)" for letter in self.letters) or "none"
+            raise DataError(f"no column gives the size `{missing[0]}` of `{dim}`; known: {known}")
+        sizes = np.broadcast_to(_evaluate(dim, self.letters), (self.rows,))
+        if int(sizes.min(initial=0)) < 0:
+            row = int(sizes.argmin())
+            raise DataError(f"row {row}: `{dim}` is {sizes[row]}: the row is too short")
+        return sizes
+
+    def width(self, dim: Dim) -> int:
+        """What the right-padded tensor has there: the largest over the rows, 0 without rows."""
+        return int(self.of(dim).max(initial=0))
+
+    def per_row(self, dim: Dim) -> bool:
+        return not self.ragged.isdisjoint(dim.letters)
+
+
+def bind(specs: Mapping[str, Spec], block: Block, known: Mapping[str, Array] | None = None) -> Sizes:
+    """The size of every letter in every row, from the columns of `block` that `specs` declares (and `known` ones, int[rows]).
+
+    Raises DataError that names row, column and sizes where a column is not as declared or two disagree.
+    """
+    seen = [entry for name, spec in specs.items() if name in block.columns for entry in _observe(name, spec, block[name])]
+    letters = {letter: np.asarray(sizes, np.int64) for letter, sizes in (known or {}).items()}
+    source = dict.fromkeys(letters, "known")
+    ragged = set(letters)
+    while seen:
+        rest = [entry for entry in seen if not _settle(entry, letters, source, ragged)]
+        if len(rest) == len(seen):
+            name, dim, _, _ = rest[0]
+            missing = ", ".join(sorted(dim.letters - letters.keys()))
+            raise DataError(f"`{name}`: the sizes {missing} of `{dim}` do not follow from the columns")
+        seen = rest
+    return Sizes(block.rows, letters, source, frozenset(ragged))
+
+
+_Seen = tuple[str, "Dim", Array, bool]  # column, declared size of one axis, real size int64[rows] or [1], whether the axis is ragged
+
+
+def _observe(name: str, spec: Spec, column: Column) -> list[_Seen]:
+    if column.dtype != spec.dtype:
+        raise DataError(f"`{name}` is declared {spec.dtype}, its column is {column.dtype}")
+    if column.dtype == "text":
+        return []
+    shape = [np.array([size]) for size in column.values.shape[1:]]
+    if column.offsets is not None:
+        shape.insert(column.axis - 1, column.lengths())
+    if len(shape) != len(spec.shape) - 1:
+        declared = ", ".join(map(str, spec.shape))
+        raise DataError(f"`{name}` is declared with {len(spec.shape)} axes, [{declared}]; its column has {len(shape) + 1}")
+    ragged = column.axis if column.offsets is not None else -1
+    return [(name, dim, size, i == ragged) for i, (dim, size) in enumerate(zip(spec.shape[1:], shape, strict=True), 1)]
+
+
+def _settle(entry: _Seen, letters: dict[str, Array], source: dict[str, str], ragged: set[str]) -> bool:
+    """Use one observed size: to check, if all its letters are known, or to find the only one that is not. False: neither yet."""
+    name, dim, real, is_ragged = entry
+    unknown = sorted(dim.letters - letters.keys())
+    if len(unknown) > 1:
+        return False
+    if unknown:
+        letter = unknown[0]
+        letters[letter], source[letter] = _solve(name, dim, letter, real, letters), name
+        if is_ragged:
+            ragged.add(letter)
+    wanted, found = np.broadcast_arrays(_evaluate(dim, letters), real)
+    if (wrong := np.flatnonzero(wanted != found)).size:
+        row = int(wrong[0])
+        given = ", ".join(f"`{source[x]}` gives {x} = {np.broadcast_to(letters[x], found.shape)[row]}" for x in sorted(dim.letters))
+        size = f"{dim} = {wanted[row]} is declared; {given}" if given else f"{dim} is declared"
+        raise DataError(f"row {row}: `{name}` has {found[row]} where {size}")
+    return True
+
+
+def _solve(name: str, dim: Dim, letter: str, real: Array, letters: Mapping[str, Array]) -> Array:
+    """dim = factor * letter + rest = real, for the letter."""
+    factor, rest = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for monomial, k in dict(dim.terms).items():
+        if monomial.count(letter) > 1:
+            raise DataError(f"`{name}`: cannot find {letter} from `{dim}`: declare another column with it")
+        term = k * prod((letters[x] for x in monomial if x != letter), start=np.ones(1, np.int64))
+        if letter in monomial:
+            factor = factor + term
+        else:
+            rest = rest + term
+    exact = (factor != 0) & ((real - rest) % np.where(factor, factor, 1) == 0)
+    sizes = (real - rest) // np.where(factor, factor, 1)
+    if (wrong := np.flatnonzero(~exact | (sizes < 0))).size:
+        row = int(wrong[0])
+        raise DataError(f"row {row}: `{name}` has {np.broadcast_to(real, sizes.shape)[row]}, which no {letter} makes `{dim}`")
+    return sizes
+
+
+def _evaluate(dim: Dim, letters: Mapping[str, Array]) -> Array:
+    terms = (k * prod((letters[x] for x in monomial), start=np.ones(1, np.int64)) for monomial, k in dict(dim.terms).items())
+    return sum(terms, start=np.zeros(1, np.int64))
+
+
+# --- results --------------------------------------------------------------------------------------------------------------------------
+def column_of(name: str, spec: Spec, value: Tensor | Array | Sequence[str], sizes: Sizes) -> Column:
+    """What an operator returned for one field, as a column: padded tensors are cut to each row's length.
+
+    Raises DataError where dtype or shape are not as declared, an off-by-one width included.
+    """
+    declared = f"`{name}` is declared {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    if spec.dtype == "text":
+        if len(value) != sizes.rows:
+            raise DataError(f"{declared} with {sizes.rows} rows, got {len(value)} texts")
+        return Column.texts([str(text) for text in value])
+    shape = (sizes.rows, *(sizes.width(dim) for dim in spec.shape[1:]))
+    got: Any = getattr(value, "shape", None)
+    if got is None or len(got) != len(shape) or (tuple(got) != shape and sizes.rows) or got[0] != sizes.rows:
+        raise DataError(f"{declared}, which is {list(shape)} here; got {'no tensor' if got is None else list(got)}")
+    axes = [i for i, dim in enumerate(spec.shape) if i and sizes.per_row(dim)]
+    if len(axes) > 1:
+        raise DataError(f"{declared}: a column has one ragged axis, these are {len(axes)}")
+    lengths = sizes.of(spec.shape[axes[0]]) if axes else None
+    column = from_padded(value, lengths, axis=axes[0] if axes else 1)  # type: ignore[arg-type]  # has a shape
+    if column.dtype != spec.dtype:
+        raise DataError(f"{declared}, got a {column.dtype} tensor: convert it where it is made")
+    return column
+
+
+def block_of_lists(specs: Mapping[str, Spec], lists: Mapping[str, Sequence[Any]]) -> Block:
+    """Rows as Python lists (or arrays) of each declared field. The first axis whose size has a letter is ragged."""
+    return Block({name: _from_list(name, specs, rows) for name, rows in lists.items()})
+
+
+def pad_lengths(specs: Mapping[str, Spec]) -> dict[str, int]:
+    """Tokens of a pad row in every ragged column: what its size is where every letter is 2 (S: 2, R = S - 1: 1)."""
+    out = {}
+    for name, spec in specs.items():
+        if spec.dtype != "text" and (axis := ragged_axis(spec)):
+            dim = spec.shape[axis]
+            out[name] = max(0, int(_evaluate(dim, dict.fromkeys(dim.letters, np.array([PAD_TOKENS])))[0]))
+    return out
+
+
+def ragged_axis(spec: Spec) -> int:
+    """The first axis after the rows whose size has a letter; 0: none."""
+    return next((i for i, dim in enumerate(spec.shape) if i and dim.letters), 0)
+
+
+def _from_list(name: str, specs: Mapping[str, Spec], rows: Sequence[Any]) -> Column:
+    spec = specs.get(name)
+    if spec is None:
+        raise DataError(f"`{name}` is not declared: there are {', '.join(specs)}")
+    try:
+        if spec.dtype == "text":
+            return Column.texts(rows)
+        if not (axis := ragged_axis(spec)):
+            return Column.scalars(spec.dtype, rows)
+        inner = tuple(_number(dim) for i, dim in enumerate(spec.shape) if i not in (0, axis))
+        return Column.ragged(spec.dtype, rows, axis=axis, inner=inner)
+    except DataError as error:
+        raise DataError(f"`{name}`: {error}") from error
+
+
+def _number(dim: Dim) -> int:
+    return 0 if dim.letters else int(_evaluate(dim, {})[0])

@@ -1,0 +1,106 @@
+"""Keys and values of the running rows in two slabs a layer, [slots, length, kv_heads, head_dim].
+
+    prefill   attention over the new tokens only; their K/V go to (slot, 0 … len-1)
+    decode    one new K/V a row at (slot, length-1); attention over slots [:n], positions [:longest used]
+
+Running rows always are slots 0 … n-1, so decode reads views of the slabs and copies nothing. The slabs grow with demand, by
+doubling, and never beyond `max_tokens` slots × length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+__all__ = ["SlabCache"]
+
+
+class SlabCache(Cache):
+    """The cache object handed to the transformers model. Set where to write with `start_*`, then call the model."""
+
+    def __init__(
+        self, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, max_slots: int, max_length: int, max_tokens: int
+    ) -> None:
+        super().__init__(layers=[])
+        self._layers, self._tail, self._dtype = layers, (kv_heads, head_dim), dtype
+        self._max_slots, self._max_length, self._max_tokens = max_slots, max_length, max_tokens
+        self.slots = self.length = 0
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._flat = torch.empty(0, dtype=torch.long)  # slot × length + position of each token written
+        self._source: Tensor | None = None  # prefill: which of the padded batch × width tokens are real
+        self._rows = self._used = 0
+        self.writes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (*self._keys, *self._values))
+
+    def free(self) -> None:
+        """Give the memory back; whatever was cached is lost."""
+        self._keys, self._values, self.slots, self.length = [], [], 0, 0
+
+    def reserve(self, slots: int, length: int, *, keep: int) -> None:
+        """Make room for `slots` rows of `length` tokens, keeping what the first `keep` rows hold."""
+        if slots <= self.slots and length <= self.length:
+            return
+        new_slots, new_length = self._grown(max(slots, self.slots), max(length, self.length))
+        for slabs in (self._keys, self._values):
+            if not slabs:
+                # zeros, not empty: attention multiplies masked positions by 0, and 0 × NaN is NaN
+                slabs += [torch.zeros(new_slots, new_length, *self._tail, dtype=self._dtype) for _ in range(self._layers)]
+                continue
+            for layer, old in enumerate(slabs):
+                new = torch.zeros(new_slots, new_length, *self._tail, dtype=self._dtype)
+                new[:keep, : self.length] = old[:keep]
+                slabs[layer] = new
+        self.slots, self.length = new_slots, new_length
+
+    def _grown(self, slots: int, length: int) -> tuple[int, int]:
+        """Sizes rounded up against frequent regrowth, as far as the token budget allows."""
+        roomy_slots = min(self._max_slots, 1 << (slots - 1).bit_length())
+        roomy_length = min(self._max_length, -(-length // 64) * 64)
+        if roomy_slots * roomy_length <= self._max_tokens:
+            return roomy_slots, roomy_length
+        if slots * roomy_length <= self._max_tokens:
+            return slots, roomy_length
+        return slots, length
+
+    def move(self, source: Tensor, target: Tensor, used: int) -> None:
+        """Copy rows `source` [M] onto rows `target` [M], positions [:used]."""
+        for slab in (*self._keys, *self._values):
+            slab[target, :used] = slab[source, :used]
+
+    def clear(self, rows: Tensor) -> None:
+        for slab in (*self._keys, *self._values):
+            slab[rows] = 0
+
+    def start_prefill(self, first_slot: int, real: Tensor) -> None:
+        """The next forward brings right-padded rows for the slots from `first_slot` on; `real` [B, S] bool marks their tokens."""
+        row, position = real.nonzero(as_tuple=True)
+        self._source = row * real.shape[1] + position
+        self._flat = (row + first_slot) * self.length + position
+
+    def start_decode(self, position: Tensor, used: int) -> None:
+        """The next forward brings one token a row for slots 0 … n-1 at `position` [n]; rows read positions [:used]."""
+        self._source = None
+        self._rows, self._used = position.shape[0], used
+        self._flat = torch.arange(self._rows) * self.length + position
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Called by each attention layer with [B, kv_heads, S, head_dim]; returns what to attend to, in the same layout."""
+        self.writes += 1
+        for slab, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
+            tokens = states.transpose(1, 2).reshape(-1, *self._tail)
+            if self._source is not None:
+                tokens = tokens[self._source]
+            slab.view(-1, *self._tail).index_copy_(0, self._flat, tokens)
+        if self._source is not None:
+            return key_states, value_states
+        return self._view(self._keys[layer_idx]), self._view(self._values[layer_idx])
+
+    def _view(self, slab: Tensor) -> Tensor:
+        return slab[: self._rows, : self._used].transpose(1, 2)

@@ -1,0 +1,17 @@
+"""Who trains: one replica of a Hugging Face model per data-parallel rank, AdamW, and a checkpoint that survives a kill.
+
+    protocol.py      what an engine promises (Megatron fills the same), and who divides
+    torch.py         TorchEngine: the cast below, put together
+    ├── model.py         checkpoint folder → model; what save_pretrained would write ← model
+    ├── forward.py       token ids → log_probs, entropy, values at next-token positions
+    ├── scoring.py       rows → micro-batches by a token budget → rows, without gradient
+    ├── denominators.py  counts of a mini-batch over all ranks, known before its first micro-batch
+    ├── terms.py         terms of the losses → sum / count, and sums for the metrics
+    ├── update.py        one mini-batch: gradients → sum over ranks → clip → AdamW
+    ├── schedule.py      learning rate as a function of the step
+    ├── distributed.py   sums and words between ranks, each wait with a name and a bound
+    ├── weights.py       parameters out, in buckets, under their checkpoint names
+    └── checkpoint.py    save in one rename, restore to the bit
+
+`import rlflow.engines.train` imports neither torch nor transformers; `rlflow.engines.train.torch` does.
+"""

@@ -1,0 +1,93 @@
+"""Counts of each mini-batch over all ranks, known before its first micro-batch.
+
+    this rank's rows ── tokens, rows (, keys of trajectories, groups) ──▶ exchange ──▶ over all ranks ─┐
+    the plan's counts, Objective.counts[j], where it gives them ───────────────────────────────────────┴──▶ divisor of each loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rlflow.errors import EngineError
+
+from .distributed import Ranks
+from .protocol import LossLike, ObjectiveLike, RowsLike
+
+__all__ = ["Counts", "divisor", "local_counts", "whole_counts"]
+
+Counts = Mapping[str, int]
+KEYS = {"trajectories": ("uid", "traj_uid"), "groups": ("uid",)}  # what makes two rows one of them
+
+
+def local_counts(minibatch: Sequence[RowsLike]) -> dict[str, int]:
+    """tokens: trained positions of real rows. rows: real rows, also those whose mask is all False. Pads count nowhere."""
+    real = [~micro.is_pad.bool() for micro in minibatch]
+    tokens = sum(int((micro.response_mask.bool() & keep.unsqueeze(-1)).sum()) for micro, keep in zip(minibatch, real, strict=True))
+    return {"tokens": tokens, "rows": sum(int(keep.sum()) for keep in real)}
+
+
+def whole_counts(objective: ObjectiveLike, losses: Collection[LossLike], ranks: Ranks) -> list[dict[str, int]]:
+    """The counts of every mini-batch over all ranks. Collective.
+
+    trajectories and groups only if a loss divides by them: from `Objective.counts` if it says, else by the rows' own keys (a trajectory
+    whose leaves lie on two ranks counts once). Raises EngineError, on every rank, if the ranks hold different numbers of mini-batches
+    (some would wait for ever).
+    """
+    planned = tuple(objective.counts or ()) or ({},) * len(objective.parts)
+    asked = sorted({loss.denominator for loss in losses if isinstance(loss.denominator, str)} & KEYS.keys())
+    words = [_word(part, asked, plan) for part, plan in zip(objective.parts, planned, strict=False)]
+    told = ranks.exchange({"parts": words, "plans": len(planned), "size": len(objective.parts)}, "the counts of the mini-batches")
+    _refuse_unequal(told)
+    return [_together([word["parts"][j] for word in told], planned[j], asked) for j in range(len(objective.parts))]
+
+
+def _word(minibatch: Sequence[RowsLike], asked: Sequence[str], planned: Counts) -> dict[str, Any]:
+    return {**local_counts(minibatch), **{name: _keys(minibatch, name) for name in asked if name not in planned}}
+
+
+def _keys(minibatch: Sequence[RowsLike], name: str) -> list[list[int]]:
+    """The distinct keys among the real rows of this rank."""
+    keys: set[tuple[int, ...]] = set()
+    for micro in minibatch:
+        lacking = [column for column in KEYS[name] if not hasattr(micro, column)]
+        if lacking:
+            raise EngineError(
+                f"a loss divides by {name}, but the rows have no {' and '.join(lacking)} to count them by: "
+                f"let the record carry {' and '.join(KEYS[name])}, or give Objective.counts"
+            )
+        real = ~micro.is_pad.bool()
+        keys |= set(zip(*(getattr(micro, column)[real].tolist() for column in KEYS[name]), strict=True))
+    return [list(key) for key in sorted(keys)]
+
+
+def _together(words: Sequence[Mapping[str, Any]], planned: Counts, asked: Sequence[str]) -> dict[str, int]:
+    whole = {name: sum(int(word[name]) for word in words) for name in ("tokens", "rows")}
+    for name in asked:
+        whole[name] = int(planned[name]) if name in planned else len({tuple(key) for word in words for key in word[name]})
+    return whole
+
+
+def _refuse_unequal(told: Sequence[Mapping[str, Any]]) -> None:
+    sizes = [word["size"] for word in told]
+    if len(set(sizes)) > 1:
+        raise EngineError(f"ranks hold different numbers of mini-batches ({sizes}): each makes one optimizer step together, so cut alike")
+    plans = [word["plans"] for word in told]
+    if plans != sizes:
+        raise EngineError(f"Objective.counts has {plans} entries (a rank each) for {sizes[0]} mini-batches; give one each, or none")
+
+
+def divisor(loss: LossLike, counts: Counts) -> float:
+    """What the sum of a loss's terms is divided by; 1 where nothing counts (then its terms are zero).
+
+    Raises EngineError for a denominator that nobody counts, or a number that is not above 0.
+    """
+    denominator: Any = loss.denominator
+    name = type(loss).__name__
+    if isinstance(denominator, str):
+        if denominator not in counts:
+            raise EngineError(f"{name}.denominator is {denominator!r}; use tokens, rows, trajectories, groups or a number")
+        return float(max(counts[denominator], 1))
+    if isinstance(denominator, bool) or not isinstance(denominator, int | float) or not denominator > 0:
+        raise EngineError(f"{name}.denominator is {denominator!r}; a constant denominator is a number above 0")
+    return float(denominator)

@@ -1,0 +1,86 @@
+"""From token ids to what a loss reads, at next-token positions.
+
+    input_ids   [b, S] ──▶ model ──▶ logits [b, S, V] ── / temperature ──▶ [:, -R-1:-1] ──▶ log_probs, entropy [b, R]
+    input_ids   [b, S] ──▶ critic ─▶ values [b, S] ──────────────────────▶ [:, -R-1:-1] ──▶ values [b, R]
+
+Position t predicts token t + 1: output t meets label `input_ids[:, t + 1]`. With R = S - 1 the slice is positions 0 .. S - 2.
+Padding is on the right, so causality alone hides it from every token: attention needs no mask. Pads yield numbers that are masked later.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .protocol import RowsLike
+
+__all__ = ["CriticOutput", "PolicyOutput", "critic_forward", "policy_forward", "predicting", "run_model"]
+
+
+def predicting(outputs: Tensor, positions: int) -> Tensor:
+    """The `positions` outputs that predict the last `positions` tokens: `outputs[:, -R-1:-1]`.
+
+    outputs: [b, S, ...]. With S = 7 (a prompt of 3, a response of 4) and R = 4: rows 2..5, as row 2 predicts token 3.
+    Counted from the front, as `[-0:]` would be everything.
+    """
+    length = outputs.shape[1]
+    return outputs[:, length - positions - 1 : length - 1]
+
+
+class PolicyOutput:
+    """What policy losses read: `log_probs` [b, R] and `entropy` [b, R], both with gradient, in nats.
+
+    The entropy is computed when it is first read: a loss that reads it pays for its graph, the others do not.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        """logits: float [b, R, V], already divided by the temperature; labels: i64[b, R], the tokens predicted."""
+        self._logits = logits
+        self._log_normaliser = logits.logsumexp(-1)
+        self.log_probs = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - self._log_normaliser
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """log Z - Σ p·logit."""
+        probabilities = (self._logits - self._log_normaliser.unsqueeze(-1)).exp()
+        return self._log_normaliser - (probabilities * self._logits).sum(-1)
+
+    def measured_entropy(self) -> Tensor:
+        """The entropy for a metric: never adds to the graph."""
+        if "entropy" in self.__dict__:
+            return self.entropy.detach()
+        with torch.no_grad():
+            probabilities = (self._logits - self._log_normaliser.unsqueeze(-1)).exp_()
+            return self._log_normaliser - probabilities.mul_(self._logits).sum(-1)
+
+
+class CriticOutput:
+    """What value losses read: `values` [b, R], with gradient; at t the value before token t + 1."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+
+def policy_forward(model: Any, rows: RowsLike, *, temperature: float, autocast: torch.dtype | None = None) -> PolicyOutput:
+    """Log-probabilities of every token but the first, at `temperature`."""
+    positions = rows.input_ids.shape[1] - 1
+    logits = predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast), positions)
+    return PolicyOutput(logits if temperature == 1.0 else logits / temperature, rows.input_ids[:, 1:])
+
+
+def critic_forward(model: Any, rows: RowsLike, *, autocast: torch.dtype | None = None) -> CriticOutput:
+    """The value of the state after each token but the last."""
+    positions = rows.input_ids.shape[1] - 1
+    return CriticOutput(predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast), positions).squeeze(-1))
+
+
+def run_model(model: Any, input_ids: Tensor, position_ids: Tensor, *, autocast: torch.dtype | None = None) -> Tensor:
+    """Logits [b, S, V], at least float32. Dropout is off (the model is in eval mode): a log-probability must not depend on chance."""
+    # All ones, not None: without a mask transformers takes jumps of position_ids (the pads) for packed sequences, and builds a mask.
+    everything = torch.ones_like(input_ids)
+    with torch.autocast(input_ids.device.type, dtype=autocast, enabled=autocast is not None):
+        logits: Tensor = model(input_ids=input_ids, attention_mask=everything, position_ids=position_ids, use_cache=False).logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,108 @@
+"""Terms of the losses of one micro-batch → what is differentiated, and sums for the metrics.
+
+    loss_micro = Σ over losses of  sum(terms of real rows) / divisor        (never a mean: see protocol.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from rlflow.errors import EngineError
+
+from .denominators import Counts, divisor
+from .forward import PolicyOutput
+from .protocol import LossLike, RowsLike
+
+__all__ = ["Sums", "loss_names", "mean_metrics", "micro_loss", "row_names"]
+
+Sums = dict[str, float]  # metric → sum over the tokens (rows, ...) of a mini-batch
+
+
+def loss_names(losses: Iterable[LossLike]) -> dict[str, LossLike]:
+    """`{"ppo_clip": ..., "kl_penalty": ...}`; the second of a class is `ppo_clip#2`."""
+    named: dict[str, LossLike] = {}
+    for loss in losses:
+        name, copies = type(loss).__name__, 1
+        while (key := name if copies == 1 else f"{name}#{copies}") in named:
+            copies += 1
+        named[key] = loss
+    return named
+
+
+def micro_loss(forward: Any, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> tuple[Tensor, Sums]:
+    """The share of this micro-batch in the mini-batch's loss (a scalar with gradient), and its sums.
+
+    Raises EngineError if terms have another shape than [b] or [b, R], are not finite (naming the rows), or if real tokens
+    yield a loss without gradient.
+    """
+    total: Tensor | None = None
+    sums: Sums = {}
+    trained = rows.response_mask.bool() & ~rows.is_pad.bool().unsqueeze(-1)
+    for name, loss in losses.items():
+        summed = _sum_terms(name, loss(forward, rows), rows, needs_gradient=bool(trained.any()))
+        share = summed / divisor(loss, counts)
+        total = share if total is None else total + share
+        sums[f"{name}/loss"] = float(summed.detach())
+        for metric, value in getattr(loss, "metrics", _no_metrics)(forward, rows).items():
+            sums[f"{name}/{metric}"] = _masked_sum(value, trained)
+    if isinstance(forward, PolicyOutput):
+        sums["entropy"] = _masked_sum(forward.measured_entropy(), trained)
+    assert total is not None, "an objective has at least one active loss"
+    return total, sums
+
+
+def _no_metrics(forward: Any, rows: Any) -> dict[str, Tensor]:
+    return {}
+
+
+def _sum_terms(name: str, terms: Tensor, rows: RowsLike, *, needs_gradient: bool) -> Tensor:
+    real = ~rows.is_pad.bool()
+    if terms.ndim not in (1, 2) or terms.shape[0] != real.shape[0]:
+        raise EngineError(
+            f"{name} returned shape {list(terms.shape)} for {real.shape[0]} rows; "
+            "a loss returns terms, [b, R] a token or [b] a row, and never reduces over rows"
+        )
+    if needs_gradient and not terms.requires_grad:
+        raise EngineError(f"{name} has no gradient: its terms do not depend on the forward (a detach, a no_grad, or a constant)")
+    terms = terms.where(real if terms.ndim == 1 else real.unsqueeze(-1), terms.new_zeros(()))
+    summed = terms.sum()
+    if not bool(summed.isfinite()):
+        bad = ~(terms.isfinite() if terms.ndim == 1 else terms.isfinite().all(-1))
+        raise EngineError(f"{name} is not finite in {row_names(rows, bad)}")
+    return summed
+
+
+def _masked_sum(value: Tensor, mask: Tensor) -> float:
+    return float(value.detach().double().where(mask, 0.0).sum())
+
+
+def row_names(rows: RowsLike, chosen: Tensor | None = None) -> str:
+    """`row 3 (uid 17, traj_uid 1), row 5 (uid 18, traj_uid 0)` of the micro-batch, at most eight."""
+    indices = list(range(rows.is_pad.shape[0])) if chosen is None else [int(i) for i in chosen.nonzero().flatten()]
+    named = ", ".join(_row_name(rows, i) for i in indices[:8])
+    return (named or "their sum") + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")
+
+
+def _row_name(rows: RowsLike, i: int) -> str:
+    known = [f"{key} {int(getattr(rows, key)[i])}" for key in ("uid", "traj_uid") if hasattr(rows, key)]
+    return f"row {i}" + (f" ({', '.join(known)})" if known else "")
+
+
+def mean_metrics(steps: Sequence[tuple[Sums, Counts]], losses: Mapping[str, LossLike]) -> dict[str, float]:
+    """Sum over all mini-batches / count over all mini-batches: a loss by its own denominator, the rest by tokens.
+
+    `loss` is the sum of the losses. Sums over ranks and micro-batches, so no cut changes a value.
+    """
+    means: dict[str, float] = {}
+    for key in sorted({key for sums, _ in steps for key in sums}):
+        loss = losses.get(key.removesuffix("/loss")) if key.endswith("/loss") else None
+        count = sum(_count("tokens" if loss is None else loss.denominator, counts) for _, counts in steps)
+        means[key] = sum(sums.get(key, 0.0) for sums, _ in steps) / (count or 1)
+    return {"loss": sum(means.get(f"{name}/loss", 0.0) for name in losses), **means}
+
+
+def _count(denominator: str | float, counts: Counts) -> float:
+    return counts[denominator] if isinstance(denominator, str) else denominator

@@ -1,0 +1,287 @@
+"""One call of an operator inside a pipeline, made into one node.
+
+bind (or swap) → arguments, sorted by kind → results: values that stand for what the call will yield
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, TypeVar, get_args, get_origin
+
+from . import source, trace
+from .config import NotConfig, to_config
+from .diagnostic import CheckFailed, Diagnostic, Label
+from .feedback import READINGS
+from .loss import Loss, Micro, Objective, reads_of, rows_of
+from .operator import Declaration
+from .record import Absent, Record, labels, names_of, specs_of, values_of
+from .source import Call, Place, Ref
+from .spec import Spec
+from .swap import replacement
+from .trace import Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
+from .worker import Worker
+
+
+def trace_call(current: Trace, declaration: Declaration, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Note the call of an operator, and return what stands for its result."""
+    call, via = current.caller(frame)
+    worker = args[0] if args and isinstance(args[0], Worker) and "self" in declaration.signature.parameters else None
+    title = f"{worker.name}.{declaration.name}" if worker else declaration.name
+    name = current.unique(title, call.target)
+    try:
+        bound = dict(declaration.signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        node = TracedNode(len(current.nodes), name, title, call, via, declaration, worker)
+        tracer = CallTracer(current, node, declaration)
+        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}{declaration.signature}`")
+        return tracer.run(dict(declaration.signature.bind_partial().arguments))
+    swap = current.swaps.get(name)
+    if swap is None:
+        return CallTracer(current, TracedNode(len(current.nodes), name, title, call, via, declaration, worker), declaration).run(bound)
+    return _swapped(current, declaration, swap, bound, name, call, via)
+
+
+def _swapped(
+    current: Trace, old: Declaration, swap: Callable[..., Any], bound: dict[str, Any], name: str, call: Call, via: Place | None
+) -> Any:
+    """The same call with another function: bound by parameter name, so it may need fewer fields."""
+    found, refused = replacement(old, swap, bound, call.place)
+    new = found.declaration
+    if new is None and not refused:
+        return swap(**found.arguments)  # a plain function of operators: traced through
+    declaration = new or old
+    worker = found.arguments.get("self")
+    title = f"{worker.name}.{declaration.name}" if worker else declaration.name
+    unique = current.unique(title, call.target) if title != name else name
+    current.original[unique] = name
+    node = TracedNode(len(current.nodes), unique, title, call, via, declaration, worker, failed=bool(refused))
+    current.diagnostics += refused
+    return CallTracer(current, node, declaration).run(found.arguments)
+
+
+class CallTracer:
+    """Fills one node and makes its results."""
+
+    def __init__(self, current: Trace, node: TracedNode, declaration: Declaration) -> None:
+        self.trace, self.node, self.declaration = current, node, declaration
+        self.reads: dict[str, Spec] = {}  # what the losses of this call read of its record
+
+    def run(self, bound: dict[str, Any]) -> Any:
+        node = self.node
+        bound.pop("self", None)
+        if node.worker is not None:
+            self.trace.adopt(node.worker, node.call)
+        self.trace.nodes.append(node)
+        for objective in (v for v in bound.values() if isinstance(v, Objective)):
+            self._losses(objective)
+        full = self._defaults(bound)
+        node.order = tuple(full)
+        for name, value in full.items():
+            self._argument(name, value)
+        return self._result(full)
+
+    def refuse(
+        self,
+        code: str,
+        message: str,
+        *,
+        where: Place | None = None,
+        label: str = "",
+        related: tuple[Label, ...] = (),
+        notes: tuple[str, ...] = (),
+        help: str | None = None,
+    ) -> None:
+        """The call is wrong: its results are poisoned, the trace goes on."""
+        self.node.failed = True
+        where = where or self.node.call.place
+        self.trace.diagnostics.append(
+            Diagnostic(code=code, message=message, where=where, label=label, related=related, notes=notes, help=help)
+        )
+
+    # --- arguments -------------------------------------------------------------------------------
+    def _defaults(self, bound: dict[str, Any]) -> dict[str, Any]:
+        """In the order of the signature, configuration that was not given included: the plan says what will run."""
+        full: dict[str, Any] = {}
+        for name, parameter in self.declaration.signature.parameters.items():
+            if name in bound:
+                full[name] = bound[name]
+            elif parameter.default is not parameter.empty:
+                full[name] = parameter.default
+        return full
+
+    def _losses(self, objective: Objective[Any, Any]) -> None:
+        losses: tuple[Loss[Any, Any], ...] = objective.losses
+        if not losses:
+            self.refuse("RLF011", f"`{self.node.title}` is given no loss", help="name at least one: `micro.loss(ppo_clip())`")
+        self.node.losses += losses
+        for loss in losses:
+            self.reads |= reads_of(loss)
+
+    def _argument(self, name: str, value: Any) -> None:
+        hint, spec = self.declaration.hints.get(name), self.declaration.specs.get(name)
+        at = source.argument(self.node.call, name, self.declaration.positions.get(name))
+        here = source.parameter_ref(self.declaration.fn, name)
+        match value:
+            case Objective():
+                self._record(name, value.rows, get_args(hint)[1], at)
+            case Micro():
+                self.refuse(
+                    "RLF005",
+                    f"`{name}` of `{self.node.title}` is a record or an objective, got micro-batches",
+                    where=at,
+                    related=labels(here),
+                    help="`micro.loss(...)` is what `train` takes",
+                )
+            case Record():
+                self._record(name, value, hint, at)
+            case WeightsValue():
+                self._weights(name, trace.weights_of(value), hint, at)
+            case Absent():
+                self._missing(name, value, at, here)
+            case Value() if spec is not None:
+                self.node.uses.append(TracedUse(name, trace.field_of(value), spec, at, here))
+            case Value():
+                self.refuse("RLF002", f"parameter `{name}` of `{self.node.title}` has no field type", where=at, related=labels(here))
+            case _ if spec is not None:
+                self.refuse("RLF005", f"`{name}` of `{self.node.title}` is a field, got {value!r}", where=at, related=labels(here))
+            case _:
+                self._config(name, value, at)
+
+    def _config(self, name: str, value: Any, at: Place) -> None:
+        try:
+            self.node.config[name] = to_config(value, partial(self.trace.adopt, call=self.node.call))
+        except NotConfig as error:
+            self.refuse(
+                "RLF010", f"`{name}` of `{self.node.title}` is configuration: {error}", where=at, label="cannot be kept in the plan"
+            )
+
+    def _weights(self, name: str, weights: TracedWeights, hint: Any, at: Place) -> None:
+        wanted = READINGS.get(get_origin(hint) or hint)
+        if wanted is None:
+            here = source.parameter_ref(self.declaration.fn, name)
+            self.refuse("RLF005", f"`{name}` of `{self.node.title}` takes no weights, got `{weights.name}`", where=at, related=labels(here))
+            return
+        self.node.weights.append(WeightsArgument(name, weights, wanted, at))
+
+    def _record(self, name: str, record: Record, hint: Any, at: Place) -> None:
+        generic = isinstance(hint, TypeVar)
+        wanted = (hint.__bound__ or Record) if generic else hint
+        here = source.parameter_ref(self.declaration.fn, name)
+        if not (isinstance(wanted, type) and issubclass(wanted, Record)):
+            self.refuse(
+                "RLF005", f"`{name}` of `{self.node.title}` takes no record, got `{type(record).__name__}`", where=at, related=labels(here)
+            )
+            return
+        self.node.records[name] = type(record)
+        reads, given = specs_of(wanted) | self.reads, values_of(record)
+        for missing in [n for n in reads if n not in given]:
+            self._lacking(missing, name, type(record), wanted, at)
+        for field, value in given.items():
+            spec = reads.get(field)
+            declared = source.attribute_ref(self._reader(field, wanted), field)
+            if isinstance(value, Absent):
+                if spec is not None:
+                    self._missing(field, value, at, declared)
+            elif isinstance(value, Value) and (spec is not None or generic):
+                use = TracedUse(f"{name}.{field}", trace.field_of(value), spec, at, declared, read=spec is not None)
+                self.node.uses.append(use)
+
+    def _reader(self, field: str, wanted: type[Record]) -> type[Record]:
+        """The record class that asks for a field: that of a loss, else the parameter's own."""
+        return next((rows_of(loss) for loss in self.node.losses if field in reads_of(loss)), wanted)
+
+    def _reader_name(self, field: str) -> str:
+        return next((f"`{type(loss).__name__}`" for loss in self.node.losses if field in reads_of(loss)), f"`{self.node.title}`")
+
+    def _lacking(self, field: str, name: str, given: type[Record], wanted: type[Record], at: Place) -> None:
+        reader = self._reader_name(field)
+        self.refuse(
+            "RLF001",
+            f"`{given.__name__}` has no field `{field}`, which {reader} reads{trace.nearest(field, names_of(given))}",
+            where=at,
+            label=f"given as `{name}`",
+            related=labels(source.attribute_ref(self._reader(field, wanted), field)),
+            help=f"let `{given.__name__}` inherit from `{self._reader(field, wanted).__name__}`",
+        )
+
+    def _missing(self, name: str, hole: Absent, at: Place, declared: Ref) -> None:
+        reader = self._reader_name(name)
+        self.refuse(
+            "RLF008",
+            f"nothing makes `{name}`, which {reader} reads",
+            where=at,
+            label=f"{reader} reads it here",
+            related=(Label(hole.place, f"left out here: {hole.why}"), *labels(declared)),
+            help=f"make `{name}` whenever {reader} is on, or switch {reader} off",
+        )
+
+    # --- results ---------------------------------------------------------------------------------
+    def _result(self, bound: dict[str, Any]) -> Any:
+        hint, spec = self.declaration.hints.get("return"), self.declaration.specs.get("return")
+        if spec is not None:
+            self.node.result = {"kind": "field"}
+            return self.trace.add_field(self.node.call.target or self.declaration.name, self.node, spec)
+        origin = get_origin(hint) or hint
+        if isinstance(hint, TypeVar):
+            return self._mirror(hint, bound, "rows")
+        if origin is Micro:
+            return Micro(self._mirror(get_args(hint)[0], bound, "micro"))
+        if origin in READINGS:
+            return self._next_weights(READINGS[origin], bound)
+        if isinstance(hint, type) and issubclass(hint, Record):
+            return self._new_record(hint)
+        self.node.result = {"kind": "none" if hint in (None, type(None)) else "data"}
+        return None
+
+    def _new_record(self, cls: type[Record]) -> Record:
+        self.node.result = {"kind": "record", "record": cls}
+        record, specs = object.__new__(cls), specs_of(cls)
+        for name in names_of(cls):
+            if name not in specs:
+                self.refuse(
+                    "RLF002",
+                    f"`{name}` of `{cls.__name__}`, the result of `{self.node.title}`, has no field type",
+                    related=labels(source.attribute_ref(cls, name)),
+                    help="annotate it with an alias that has dtype and shape",
+                )
+            object.__setattr__(record, name, self.trace.add_field(name, self.node, specs.get(name)))
+        return record
+
+    def _mirror(self, variable: TypeVar, bound: dict[str, Any], kind: str) -> Any:
+        """`-> RowsT`: the same record with the same fields, on other rows."""
+        param = next((n for n, h in self.declaration.hints.items() if h is variable and n != "return"), None)
+        given = bound.get(param or "")
+        if param is None or not isinstance(given, Record):
+            self.refuse("RLF005", f"`{param}` of `{self.node.title}` is a record, got {given!r}")
+            return given
+        self.node.result = {"kind": kind, "record": type(given), "param": param}
+        record = object.__new__(type(given))
+        for name, value in values_of(given).items():
+            if isinstance(value, Value):
+                value = self.trace.add_field(name, self.node, None, trace.field_of(value))
+            object.__setattr__(record, name, value)
+        return record
+
+    def _next_weights(self, reading: str, bound: dict[str, Any]) -> WeightsValue:
+        node = self.node
+        node.result = {"kind": "weights", "reading": reading}
+        given = [w.weights for w in node.weights]
+        owner = next((w.owner for w in given), node.worker)
+        if owner is None:
+            raise CheckFailed(
+                [
+                    Diagnostic(
+                        code="RLF013",
+                        message=f"`{node.title}` yields weights but belongs to no worker",
+                        where=node.call.place,
+                        help="make it a method of the worker that holds them",
+                    )
+                ]
+            )
+        feedback = next((w.feedback for w in given if w.feedback), None)
+        served = tuple(w for weights in given for w in weights.served_by)
+        if self.declaration.serves and isinstance(bound.get(self.declaration.serves), Worker):
+            served += (bound[self.declaration.serves],)
+        return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served))

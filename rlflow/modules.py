@@ -1,0 +1,67 @@
+"""From a file or a name to Python: the same modules in the controller and in every worker process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .compile import ir
+from .errors import UsageError
+from .language.config import from_config, resolve
+from .language.worker import Worker
+
+
+def load_file(path: Path) -> tuple[ModuleType, tuple[tuple[str, str], ...]]:
+    """Import a pipeline file. Returns the module and the (name, path) pairs that a worker process has to import.
+
+    A file inside an importable package keeps its package name (`pipelines/grpo.py` is `pipelines.grpo`), so that what other
+    modules import from it is the same class; any other file is a module under its own name.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise UsageError(f"{path} is not a file")
+    name = _module_name(path)
+    return import_user_modules(((name, str(path)),))[0], ((name, str(path)),)
+
+
+def _module_name(path: Path) -> str:
+    parts = [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(parts)
+    if len(parts) == 1 and (name in sys.stdlib_module_names or (name not in sys.modules and importlib.util.find_spec(name) is not None)):
+        raise UsageError(f"{path} would hide the module `{name}`: rename the file")
+    return name
+
+
+def import_user_modules(modules: Iterable[tuple[str, str]]) -> list[ModuleType]:
+    """Import each (name, path), from its path, under its name; files beside it can be imported too."""
+    return [_import(name, Path(path)) for name, path in modules]
+
+
+def _import(name: str, path: Path) -> ModuleType:
+    found = sys.modules.get(name)
+    if found is not None and Path(found.__file__ or "").resolve() == path:
+        return found
+    root = path.parents[name.count(".")]
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    module = importlib.import_module(name)
+    if Path(module.__file__ or "").resolve() != path:
+        raise UsageError(f"module `{name}` is {module.__file__}, not {path}: another package of that name comes first")
+    return module
+
+
+def make_worker(worker: ir.Worker) -> Worker:
+    """The worker object that the pipeline made, again, in this process."""
+    options = {name: from_config(value, {}) for name, value in worker.options.items()}
+    made: Any = resolve(worker.ref)(**options)
+    assert isinstance(made, Worker)
+    return made

@@ -1,0 +1,123 @@
+"""One batch, from its rows to trained weights: who is called with which rows, and what may be freed when.
+
+Each node waits for the nodes whose fields it is handed and for the node before it on the same worker, nothing else: rewards and
+advantages on the host overlap with old log-probs on the actor. The controller moves keys and row numbers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..compile.ir import Node
+from ..data.pool.protocol import Key
+from .calls import Caller
+from .graph import GraphView
+from .messages import Call, Done, Source
+from .rows import Index, Rows, RowSets
+
+
+@dataclass(frozen=True)
+class Landed:
+    """A trajectory in the ready buffer: the block of its leaf rows, tokens of each, and what was measured on it."""
+
+    uid: int
+    key: Key
+    lengths: tuple[int, ...]
+    metrics: dict[str, float]
+
+
+@dataclass
+class Made:
+    """Where the columns of one producer lie: blocks in the order of the rows of `rowset`."""
+
+    rowset: int
+    keys: tuple[Key, ...]
+
+
+@dataclass
+class BatchResult:
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    answers: list[Done] = field(default_factory=list)  # with the blocks that were made on the way
+
+
+class BatchScope:
+    """Runs the batch scope of the plan on the rows of one batch."""
+
+    def __init__(self, view: GraphView, caller: Caller, batch: int, landed: Sequence[Landed], hops: Mapping[int, tuple[Key, ...]], seed: int) -> None:
+        self.view, self.caller, self.batch = view, caller, batch
+        base = view.facts.rows[view.form.outs[0]]
+        uid = np.repeat([t.uid for t in landed], [len(t.lengths) for t in landed])
+        lengths = np.array([n for t in landed for n in t.lengths], np.int64)
+        rows = Rows(lengths, uid.astype(np.int64), np.zeros(len(lengths), np.bool_))
+        self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed)
+        blocks = tuple(t.key for t in landed)
+        self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
+        self.result = BatchResult()
+
+    async def run(self) -> BatchResult:
+        """Raises what the first failing call raised; the others are cancelled."""
+        tasks: dict[int, asyncio.Task[None]] = {}
+        last: dict[int | None, int] = {}
+        async with asyncio.TaskGroup() as group:
+            for node in self.view.batch:
+                waits = [tasks[w] for w in self.view.writers(node) if w in tasks]
+                if node.worker is not None and node.worker in last:
+                    waits.append(tasks[last[node.worker]])
+                tasks[node.id] = group.create_task(self._after(waits, node))
+                last[node.worker] = node.id
+        return self.result
+
+    async def _after(self, waits: Sequence[asyncio.Task[None]], node: Node) -> None:
+        for task in waits:
+            await asyncio.shield(task)
+        start = time.monotonic()
+        answers = await (self._train(node) if node.losses else self._whole(node))
+        self.result.seconds[node.name] = time.monotonic() - start
+        self.result.answers += answers
+        for name, value in answers[0].metrics.items():
+            self.result.metrics[name if "/" in name else f"{node.name}/{name}"] = value
+
+    async def _whole(self, node: Node) -> list[Done]:
+        """All rows of the batch: split over the ranks where an operator looks at single rows, else on one."""
+        rowset = self._rowset(node)
+        rows = np.arange(len(self.rowsets[rowset].lengths))
+        ranks = self.caller.ranks(node)
+        shares = np.array_split(rows, ranks) if node.per == "row" else [rows]
+        jobs = [self.caller.call(node, rank, self._call(node, rowset, share)) for rank, share in enumerate(shares) if len(share)]
+        answers = await asyncio.gather(*jobs)
+        keys = tuple(a.key for a in answers if a.key is not None)
+        self.made[node.id] = Made(rowset, keys)
+        return answers
+
+    async def _train(self, node: Node) -> list[Done]:
+        rowset = self._rowset(node)
+        jobs = []
+        for rank, minis in enumerate(self.rowsets[rowset].cuts):
+            flat = np.concatenate([micro for micros in minis for micro in micros])
+            cuts = tuple(tuple(len(micro) for micro in micros) for micros in minis)
+            jobs.append(self.caller.call(node, rank, self._call(node, rowset, flat, cuts)))
+        return await asyncio.gather(*jobs)
+
+    def _rowset(self, node: Node) -> int:
+        return next(self.view.facts.rows[use.field] for use in node.uses if use.field in self.view.facts.rows)
+
+    def _call(self, node: Node, rowset: int, index: Index, cuts: tuple[tuple[int, ...], ...] = ()) -> Call:
+        """The call that hands `node` these rows of `rowset` of everything it reads."""
+        sources = []
+        for writer in sorted(self.view.writers(node)):
+            made = self.made[writer]
+            take = self.rowsets.down(index, rowset, made.rowset)
+            whole = np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
+            sources.append(Source(writer, made.keys, None if whole else tuple(take.tolist())))
+        return Call(self.caller.new_id(), node.id, self.batch, _joined(sources), cuts)
+
+
+def _joined(sources: list[Source]) -> tuple[Source, ...]:
+    """Producers that share their blocks (all of the stream) are one source."""
+    return tuple({source.keys: source for source in reversed(sources)}.values())

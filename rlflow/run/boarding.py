@@ -1,0 +1,138 @@
+"""Who boards: forming a batch is preceded by a dry run, so that no waiting group is pushed over ``max_lag``.
+
+    ready ──(P with the earliest deadlines, if what stays behind can still make it)──→ queued ──→ training
+
+"Nothing left behind is due now" is not enough: it may leave more groups due in one later batch than that batch has seats.
+Example: P = 2, L = 1, b = 3: ready {A tag 3, B tag 3}, running {C tag 2}. C's deadline is 3; left behind it counts 1 > 0 · P: wait.
+When C lands, {C, A} board.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from .events import Train
+from .rollout import drop
+from .state import Batch, Group, State
+
+__all__ = ["board", "drop_remainder", "first_violation"]
+
+
+def board(state: State) -> None:
+    """Form and start all the batches that may be formed and started now."""
+    _start_training(state)
+    while _queue_takes_one(state) and (uids := _who_boards(state)):
+        _form(state, uids)
+        _start_training(state)
+
+
+def first_violation(
+    waiting: Mapping[int, int], ready: Mapping[int, int], *, next_batch: int, groups_per_batch: int, max_lag: int
+) -> int | None:
+    """The dry run: the smallest k for which the groups left behind with a deadline ≤ b + k would number more than k · P; None: board.
+
+    waiting, ready: groups by tag (the ready ones are among the waiting). Deadline = tag + max_lag. The P ready ones with the earliest
+    deadlines are picked.
+    """
+    left = dict(waiting)
+    seats = groups_per_batch
+    for tag in sorted(ready):
+        picked = min(ready[tag], seats)
+        left[tag] -= picked
+        seats -= picked
+    tags = sorted(left)
+    due = position = 0
+    for k in range(max_lag + 1):
+        while position < len(tags) and tags[position] + max_lag <= next_batch + k:
+            due += left[tags[position]]
+            position += 1
+        if due > k * groups_per_batch:
+            return k
+    return None
+
+
+def drop_remainder(state: State) -> None:
+    """The source has ended, fewer than P wait, and the option says that no short batch is wanted."""
+    if state.config.remainder == "drop" and _is_remainder(state):
+        detail = f"the source has ended with fewer than {state.config.groups_per_batch} groups waiting"
+        for uid in list(state.buffer.uids()):
+            drop(state, state.groups[uid], "remainder", detail)
+
+
+def _queue_takes_one(state: State) -> bool:
+    """One batch beyond the queue may be formed when the trainer is idle: it does not stay in the queue."""
+    if state.stops or state.next_batch > state.config.last:
+        return False
+    return len(state.batches) < state.config.queue or (state.training is None and not state.batches)
+
+
+def _who_boards(state: State) -> list[int]:
+    if _is_remainder(state):
+        return state.buffer.earliest_ready(state.ready) if state.ready == state.waiting else []
+    config = state.config
+    while state.ready >= config.groups_per_batch:
+        k = first_violation(
+            state.buffer.waiting_counts(),
+            state.buffer.ready_counts(),
+            next_batch=state.next_batch,
+            groups_per_batch=config.groups_per_batch,
+            max_lag=config.max_lag,
+        )
+        if k is None:
+            return state.buffer.earliest_ready(config.groups_per_batch)
+        if not _drop_oversampled(state, k):
+            break
+    return []
+
+
+def _is_remainder(state: State) -> bool:
+    return state.source_exhausted and 0 < state.waiting < state.config.groups_per_batch
+
+
+def _drop_oversampled(state: State, k: int) -> bool:
+    """Of the groups due by b + k (the picked ones included) drop those beyond (k + 1) · P: running first, latest first."""
+    config = state.config
+    if not config.oversample:
+        return False
+    due = [state.groups[uid] for uid in state.buffer.uids(newest_tag=state.next_batch + k - config.max_lag)]
+    excess = len(due) - (k + 1) * config.groups_per_batch
+    for group in sorted(due, key=_droppable_first)[: max(excess, 0)]:
+        drop(state, group, "oversampled", f"more groups are due by batch {state.next_batch + k} than it and those before it have seats")
+    return excess > 0
+
+
+def _droppable_first(group: Group) -> tuple[int, int, int]:
+    return ("running", "landed", "ready", "consumed").index(group.state), -group.tag, -group.uid
+
+
+def _form(state: State, uids: Iterable[int]) -> None:
+    """Rows of a batch are ordered (uid, traj_uid, leaf)."""
+    groups = [state.groups[uid] for uid in sorted(uids)]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    gaps: Counter[int] = Counter()
+    for trajectory in trajectories:
+        for span in trajectory.spans:
+            gaps[state.next_batch - span.version] += span.end - span.start
+    for group in groups:
+        state.buffer.leave(group)
+        group.state = "consumed"
+    batch = Batch(
+        id=state.batch_id(state.next_batch),
+        groups=tuple(group.uid for group in groups),
+        trajectories=tuple(trajectory.id for trajectory in trajectories),
+        rows=sum(trajectory.rows for trajectory in trajectories),
+        staleness=dict(sorted(gaps.items())),
+    )
+    state.batches.append(batch)
+    state.next_batch += 1
+    state.drops_in_a_row = 0
+    state.totals.staleness.update(gaps)
+
+
+def _start_training(state: State) -> None:
+    """One batch at a time."""
+    if state.training is None and state.batches and not state.stops:
+        state.training = batch = state.batches.popleft()
+        state.emit(Train(batch.id, batch.groups, batch.trajectories))
+        state.arm("train step", batch.id)

@@ -1,0 +1,66 @@
+"""Calls to worker processes by node and rank, each a wait with a name and a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Mapping
+
+from ..compile.ir import Node
+from ..data.pool.protocol import Key
+from ..language.worker import Worker
+from .messages import Call, Done, Free, Save
+from .transport import Peer
+
+CALL_SECONDS = 3600.0
+
+
+class Caller:
+    """The worker processes of a run. peers: by process name; lanes: process names by the number of their lane in the pool."""
+
+    def __init__(self, peers: Mapping[str, Peer], workers: Mapping[int, Worker], lanes: list[str]) -> None:
+        self.peers, self.workers, self.lanes = peers, dict(workers), lanes
+        self._ids = itertools.count(1)
+
+    def new_id(self) -> int:
+        return next(self._ids)
+
+    def ranks(self, node: Node) -> int:
+        return 1 if node.worker is None else self.workers[node.worker].dp_size
+
+    def process(self, worker: int | None, rank: int = 0) -> Peer:
+        return self.peers["host" if worker is None else process_name(self.workers[worker], rank)]
+
+    async def call(self, node: Node, rank: int, call: Call, timeout: float = CALL_SECONDS) -> Done:
+        return await self.process(node.worker, rank).call(call, what=f"`{node.name}`", timeout=timeout)
+
+    async def rollout(self, engine: str, call: Call, timeout: float = CALL_SECONDS) -> Done:
+        """In the rollout process beside an engine."""
+        return await self.peers[f"{engine}.rollout"].call(call, what=f"trajectory or evaluation of `{engine}`", timeout=timeout)
+
+    async def on_owner(self, node: Node, call: Call, timeout: float = CALL_SECONDS) -> Done:
+        """On rank 0 of the worker that owns the weights the node is handed."""
+        return await self.process(node.weights[0].owner).call(call, what=f"`{node.name}`", timeout=timeout)
+
+    async def everywhere(self, nodes: Iterable[Node]) -> None:
+        """Nodes without fields, on every rank of their worker: the loads."""
+        calls = [self.call(node, rank, Call(self.new_id(), node.id)) for node in nodes for rank in range(self.ranks(node))]
+        await asyncio.gather(*calls)
+
+    async def save(self, worker: int, rank: int, path: str, timeout: float) -> Done:
+        return await self.process(worker, rank).call(Save(self.new_id(), path), what="checkpoint", timeout=timeout)
+
+    def free(self, keys: Iterable[Key]) -> None:
+        """Tell the owner of each lane which of its blocks nobody will read again."""
+        by_lane: dict[int, list[Key]] = {}
+        for key in keys:
+            by_lane.setdefault(key.lane, []).append(key)
+        for lane, freed in by_lane.items():
+            self.peers[self.lanes[lane]].send(Free(tuple(freed)))
+
+
+def process_name(worker: Worker, rank: int = 0) -> str:
+    """`actor` for rank 0, `actor.1` for the next."""
+    return worker.name if rank == 0 else f"{worker.name}.{rank}"
+
+

@@ -1,0 +1,106 @@
+"""The heart of the run time and of the rehearsal: ``decide(state, event) -> actions``, a deterministic function.
+
+      Landed, Failed, Ran ──→ rollout ─┐
+      EngineUp, Synced … ───→ fleet    ├──→ what changed ──→ settle: sync → board → train → evaluate → dispatch → end
+      Trained, Saved … ─────→ training ┘
+
+A handler books what happened; ``settle`` then does all that has become possible. Nothing hangs on an edge: every rule reads levels, so no
+wake-up can be lost. A handler returns False for an event that is not about the current timeline, attempt or start: it changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import events
+from .boarding import board, drop_remainder
+from .dispatch import dispatch
+from .evaluation import evaluated, evaluation_failed, make_due
+from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, Stop, Timeout, WorkersUp
+from .fleet import engine_down, engine_up, free, start, sync, sync_failed, synced
+from .rollout import failed, landed, ran
+from .state import State
+from .timeouts import timeout
+from .training import conclude, end, has_nothing_to_train, save_failed, saved, trained, trainer_down
+
+__all__ = ["decide"]
+
+
+def decide(state: State, event: AnyEvent) -> list[AnyAction]:
+    """What to do now that this has happened, in order. Changes ``state``; after ``Finish`` it returns nothing."""
+    if state.finished:
+        return []
+    state.actions = []
+    if HANDLERS[type(event)](state, event):
+        settle(state)
+    else:
+        state.totals.ignored[type(event).__name__] += 1
+    return state.actions
+
+
+def settle(state: State) -> None:
+    """Do all that is possible. Syncs stand before the train step that changes what they hand out."""
+    if not state.failure:
+        drop_remainder(state)
+        if has_nothing_to_train(state):
+            conclude(state)
+        if not has_nothing_to_train(state) or state.evaluations_due:
+            sync(state)
+        board(state)
+        if not state.stops:
+            dispatch(state)
+    end(state)
+
+
+def run_started(state: State, event: RunStarted) -> bool:
+    if state.started:
+        return False
+    state.started = True
+    for engine in state.fleet:
+        start(state, engine)
+    state.arm("worker start", "")
+    if state.config.eval_every and state.published % state.config.eval_every == 0:
+        make_due(state, state.published)
+    return True
+
+
+def workers_up(state: State, event: WorkersUp) -> bool:
+    if state.workers_up or not state.started:
+        return False
+    state.workers_up = True
+    state.disarm("worker start", "")
+    return True
+
+
+def source_end(state: State, event: SourceEnd) -> bool:
+    state.source_ended = True
+    return True
+
+
+def stop(state: State, event: Stop) -> bool:
+    state.stops += 1
+    return True
+
+
+HANDLERS: dict[type[Any], Callable[[State, Any], bool]] = {
+    RunStarted: run_started,
+    WorkersUp: workers_up,
+    events.EngineUp: engine_up,
+    events.EngineDown: engine_down,
+    events.Free: free,
+    events.Landed: landed,
+    events.Failed: failed,
+    events.Ran: ran,
+    events.Trained: trained,
+    events.TrainerDown: trainer_down,
+    events.Synced: synced,
+    events.SyncFailed: sync_failed,
+    events.Evaluated: evaluated,
+    events.EvaluationFailed: evaluation_failed,
+    events.Saved: saved,
+    events.SaveFailed: save_failed,
+    Timeout: timeout,
+    SourceEnd: source_end,
+    Stop: stop,
+}

@@ -1,0 +1,93 @@
+"""Dispatch: while in-flight < W, there is room on a fit engine, and a trajectory is queued or a group admissible: send.
+
+Oldest group first (by tag, then uid), so that started groups complete. A group not yet drawn counts as published + L and has the highest
+uid, so every queued trajectory goes before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from .admission import room
+from .events import Dispatch
+from .state import Engine, Group, State, Trajectory
+
+__all__ = ["dispatch", "queue_again", "take_off"]
+
+
+def dispatch(state: State) -> None:
+    """Send what may be sent. Only engines that serve the published version take first requests."""
+    while state.in_flight < state.config.in_flight_target:
+        engine = state.routing.best(state.fleet)
+        if engine is None:
+            return
+        trajectory = _oldest_queued(state) or _first_of_new_group(state)
+        if trajectory is None:
+            return
+        _send(state, trajectory, engine)
+
+
+def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
+    """A new attempt, all fields reset; the group keeps its tag."""
+    group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
+    heapq.heappush(state.queued, (group.tag, group.uid, fresh.traj_uid))
+
+
+def take_off(state: State, trajectory: Trajectory) -> None:
+    """A running trajectory leaves its engine: the seat in flight and the room are free again."""
+    engine = state.engines[trajectory.engine]
+    del engine.running[trajectory.uid, trajectory.traj_uid]
+    state.in_flight -= 1
+    state.routing.offer(engine)
+    state.disarm("trajectory", trajectory.id)
+
+
+def _oldest_queued(state: State) -> Trajectory | None:
+    while state.queued:
+        _, uid, traj_uid = heapq.heappop(state.queued)
+        if group := state.groups.get(uid):
+            return group.trajectories[traj_uid]
+    return None
+
+
+def _first_of_new_group(state: State) -> Trajectory | None:
+    """Draw the next prompt and register its group with the published version as its tag, if a seat is left."""
+    if state.source_exhausted or admissible(state) < 1:
+        return None
+    group = _draw(state)
+    for trajectory in group.trajectories[1:]:
+        heapq.heappush(state.queued, (group.tag, group.uid, trajectory.traj_uid))
+    return group.trajectories[0]
+
+
+def admissible(state: State) -> int:
+    """Groups that may be registered now."""
+    config = state.config
+    return room(
+        waiting=state.waiting,
+        published=state.published,
+        next_batch=state.next_batch,
+        last=config.last,
+        groups_per_batch=config.groups_per_batch,
+        max_lag=config.max_lag,
+        oversample=config.oversample,
+    )
+
+
+def _draw(state: State) -> Group:
+    uid = state.next_uid
+    state.next_uid += 1
+    group = Group(uid, state.published, [Trajectory(uid, traj_uid, state.origin.attempt) for traj_uid in range(state.config.n)])
+    state.groups[uid] = group
+    state.buffer.register(group)
+    return group
+
+
+def _send(state: State, trajectory: Trajectory, engine: Engine) -> None:
+    trajectory.state, trajectory.engine, trajectory.version_tag = "running", engine.name, state.published
+    trajectory.tries += 1
+    engine.running[trajectory.uid, trajectory.traj_uid] = trajectory
+    state.in_flight += 1
+    state.routing.offer(engine)
+    state.emit(Dispatch(trajectory.id, engine.name, state.published))
+    state.arm("trajectory", trajectory.id)

@@ -1,0 +1,233 @@
+"""What the controller hears and what it asks for: the two sides of ``decide(state, event) -> actions``.
+
+    workers, engines, timers, the user  --- Event --->  decide  --- Action --->  the loop performs it
+
+An event whose timeline, attempt or start is not the current one changes nothing and is counted. An action is idempotent by its id:
+performing it again after a crash is harmless. Actions are performed in the order of the list (``Save`` and ``Sync`` stand before the
+``Train`` that would change the weights they are about).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId, Unit
+
+# -- events -----------------------------------------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """Something that happened; written by the loop, read by ``decide``."""
+
+
+class RunStarted(Event, frozen=True):
+    """The first event of a run: nothing is up yet."""
+
+
+class WorkersUp(Event, frozen=True):
+    """Every worker that is not an engine (trainers, rollout workers, the host of operators) can be called."""
+
+
+class EngineUp(Event, frozen=True):
+    """The engine answers and holds no request but ours: all others on it were aborted. ``capacity``: trajectories it can run at once."""
+
+    engine: str
+    start: int
+    capacity: int
+
+
+class EngineDown(Event, frozen=True):
+    """Incarnation ``start`` (of the action ``Start``) of the engine is gone or could not be started."""
+
+    engine: str
+    start: int
+    why: str
+
+
+class Free(Event, frozen=True):
+    """The engine can run ``capacity`` trajectories at once from now on. A level, not an edge: no wake-up can be lost."""
+
+    engine: str
+    capacity: int
+
+
+class Landed(Event, frozen=True):
+    """The trajectory is complete and its ``rows`` leaf rows (>= 1) are stored. ``spans``: which version sampled which tokens."""
+
+    trajectory: TrajectoryId
+    rows: int
+    spans: tuple[Span, ...]
+
+
+class Failed(Event, frozen=True):
+    """This attempt of the trajectory is over and left nothing behind."""
+
+    trajectory: TrajectoryId
+    why: str
+
+
+class Ran(Event, frozen=True):
+    """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit."""
+
+    operator: str
+    unit: Unit
+    verdict: Literal["keep", "drop"] = "keep"
+    why: str = ""
+
+
+class Trained(Event, frozen=True):
+    """Every worker with a ``.move`` in the batch has finished it, and the weights of version ``batch + 1`` can be synced."""
+
+    batch: BatchId
+
+
+class TrainerDown(Event, frozen=True):
+    """A worker that is not an engine is gone."""
+
+    worker: str
+    why: str
+
+
+class Synced(Event, frozen=True):
+    """The engine was probed and really serves the version of the sync."""
+
+    sync: SyncId
+
+
+class SyncFailed(Event, frozen=True):
+    sync: SyncId
+    why: str
+
+
+class Evaluated(Event, frozen=True):
+    """Every held-out item was scored once, all by the version of the evaluation."""
+
+    evaluation: EvaluationId
+
+
+class EvaluationFailed(Event, frozen=True):
+    evaluation: EvaluationId
+    why: str
+
+
+class Saved(Event, frozen=True):
+    """The checkpoint of version ``batch + 1`` is durable."""
+
+    batch: BatchId
+
+
+class SaveFailed(Event, frozen=True):
+    batch: BatchId
+    why: str
+
+
+class Timeout(Event, frozen=True):
+    """A timer that ``Arm`` set ran out."""
+
+    name: str
+
+
+class SourceEnd(Event, frozen=True):
+    """There is no prompt beyond those drawn so far."""
+
+
+class Stop(Event, frozen=True):
+    """The user wants the run to end: after the running train step and a save; a second one at once."""
+
+
+AnyEvent = (
+    RunStarted | WorkersUp | EngineUp | EngineDown | Free | Landed | Failed | Ran | Trained | TrainerDown | Synced | SyncFailed
+    | Evaluated | EvaluationFailed | Saved | SaveFailed | Timeout | SourceEnd | Stop
+)  # fmt: skip
+
+# -- actions ----------------------------------------------------------------------------------------------------------------------
+
+
+class Action(msgspec.Struct, frozen=True, tag=True):
+    """Something to be done; written by ``decide``, performed by the loop."""
+
+
+class Start(Action, frozen=True):
+    """Start the process of this engine, ``after`` seconds from now; answer ``EngineUp`` or ``EngineDown`` with the same ``start``."""
+
+    engine: str
+    start: int
+    after: float = 0.0
+
+
+class Dispatch(Action, frozen=True):
+    """Run the trajectory on the engine. Registration: its rows carry ``version_tag``. Answer ``Landed`` or ``Failed``."""
+
+    trajectory: TrajectoryId
+    engine: str
+    version_tag: int
+
+
+class Abort(Action, frozen=True):
+    """This attempt is no longer wanted: stop it, forget its rows. No answer is needed."""
+
+    trajectory: TrajectoryId
+
+
+class Run(Action, frozen=True):
+    """Run an operator that the plan places before boarding on the rows of the unit; answer ``Ran``."""
+
+    operator: str
+    unit: Unit
+
+
+class Train(Action, frozen=True):
+    """Run the batch scope on these groups and train it; answer ``Trained``. Rows are ordered (uid, traj_uid, leaf)."""
+
+    batch: BatchId
+    groups: tuple[int, ...]
+    trajectories: tuple[TrajectoryId, ...]
+
+
+class Sync(Action, frozen=True):
+    """Bring the weights of the sync's version (always the published one) to its engine and probe them; answer ``Synced``/``SyncFailed``."""
+
+    sync: SyncId
+
+
+class Evaluate(Action, frozen=True):
+    """Score the held-out set on this engine, which holds the version and is not synced before the answer."""
+
+    evaluation: EvaluationId
+
+
+class Save(Action, frozen=True):
+    """Write the checkpoint of version ``batch + 1``; answer ``Saved``/``SaveFailed``."""
+
+    batch: BatchId
+
+
+class Drop(Action, frozen=True):
+    """The group will never be trained: forget its rows. ``reason`` is one of a few words (a metric's name), ``detail`` says more."""
+
+    group: GroupId
+    reason: str
+    detail: str
+
+
+class Arm(Action, frozen=True):
+    """Send ``Timeout(name)`` in ``seconds``, unless it is disarmed before."""
+
+    name: str
+    seconds: float
+
+
+class Disarm(Action, frozen=True):
+    name: str
+
+
+class Finish(Action, frozen=True):
+    """The last action of a run. ``failed`` means exit code 1."""
+
+    outcome: Literal["done", "stopped", "failed"]
+    why: str
+
+
+AnyAction = Start | Dispatch | Abort | Run | Train | Sync | Evaluate | Save | Drop | Arm | Disarm | Finish

@@ -1,0 +1,141 @@
+"""The engines: up and down, and which weights they hold.
+
+    down ──EngineUp──→ stale ──Sync──→ syncing ──Synced──→ serving ──a newer version is published──→ stale
+      ↑                  ↑────SyncFailed / an older version───┘
+      └── EngineDown from everywhere: its trajectories fail, the evaluation on it is void
+
+An engine serves only after the weights it really holds were probed. The others take work while some still sync.
+"""
+
+from __future__ import annotations
+
+from .evaluation import pin, void
+from .events import EngineDown, EngineUp, Free, Start, Sync, Synced, SyncFailed
+from .ids import SyncId
+from .rollout import abort
+from .state import Engine, State
+
+__all__ = ["engine_down", "engine_lost", "engine_up", "free", "make_stale", "start", "sync", "sync_failed", "sync_lost", "synced"]
+
+
+def start(state: State, engine: Engine, after: float = 0.0) -> None:
+    engine.start += 1
+    state.emit(Start(engine.name, engine.start, after))
+    state.arm("engine start", engine.name, after=after)
+
+
+def engine_up(state: State, event: EngineUp) -> bool:
+    """It holds no known version yet: the first edge is a sync."""
+    engine = _current(state, event.engine, event.start)
+    if engine is None or engine.state != "down":
+        return False
+    state.disarm("engine start", engine.name)
+    engine.state, engine.capacity, engine.held, engine.sync_failures = "stale", event.capacity, None, 0
+    state.unsynced[engine.name] = None
+    return True
+
+
+def engine_down(state: State, event: EngineDown) -> bool:
+    engine = _current(state, event.engine, event.start)
+    if engine is None:
+        return False
+    engine_lost(state, engine, event.why)
+    return True
+
+
+def engine_lost(state: State, engine: Engine, why: str) -> None:
+    """Fail its trajectories, void its evaluation, start it again while the bound allows."""
+    state.totals.engine_deaths += 1
+    state.disarm("engine start", engine.name)
+    if engine.sync is not None:
+        state.disarm("sync", engine.sync)
+    engine.state, engine.held, engine.sync = "down", None, None
+    state.unsynced.pop(engine.name, None)
+    for trajectory in list(engine.running.values()):
+        if engine.running.get((trajectory.uid, trajectory.traj_uid)) is trajectory:  # a sibling's drop may have taken it off
+            abort(state, trajectory, f"engine {engine.name} went down: {why}")
+    void(state, engine)
+    if state.stops:  # what a stop still waits for needs no engine
+        return
+    restarts = engine.start - 1
+    if restarts < state.config.engine_restarts:
+        start(state, engine, state.config.restart_delay * 2.0 ** min(restarts, 10))
+    else:
+        state.fail(f"engine {engine.name} went down: {why} (restarted {restarts} times, engine_restarts={state.config.engine_restarts})")
+
+
+def free(state: State, event: Free) -> bool:
+    engine = state.engines.get(event.engine)
+    if engine is None or engine.state == "down":
+        return False
+    engine.capacity = event.capacity
+    state.routing.offer(engine)
+    return True
+
+
+def make_stale(state: State) -> None:
+    """A newer version is published: what served the older one takes no first request any more."""
+    for engine in state.fleet:
+        if engine.state == "serving":
+            engine.state = "stale"
+            if engine.evaluation is None:
+                state.unsynced[engine.name] = None
+
+
+def sync(state: State) -> None:
+    """Sync every engine that is stale and not held by an evaluation to the published version."""
+    if not state.workers_up or state.stops:
+        return
+    for name in list(state.unsynced):
+        engine = state.engines[name]
+        engine.sync_attempts += 1
+        engine.sync = SyncId(state.timeline, state.published, name, engine.sync_attempts)
+        engine.state, engine.held = "syncing", None
+        state.emit(Sync(engine.sync))
+        state.arm("sync", engine.sync)
+    state.unsynced.clear()
+
+
+def synced(state: State, event: Synced) -> bool:
+    engine = _syncing(state, event.sync)
+    if engine is None:
+        return False
+    state.disarm("sync", event.sync)
+    engine.sync, engine.held, engine.sync_failures = None, event.sync.version, 0
+    engine.state = "serving" if engine.held == state.published else "stale"
+    state.routing.offer(engine)
+    pin(state, engine)
+    if engine.state == "stale" and engine.evaluation is None:
+        state.unsynced[engine.name] = None
+    return True
+
+
+def sync_failed(state: State, event: SyncFailed) -> bool:
+    engine = _syncing(state, event.sync)
+    if engine is None:
+        return False
+    sync_lost(state, engine, event.why)
+    return True
+
+
+def sync_lost(state: State, engine: Engine, why: str) -> None:
+    """What it holds is unknown now: again, up to the bound."""
+    assert engine.sync is not None
+    state.disarm("sync", engine.sync)
+    state.totals.failed_syncs += 1
+    version, engine.sync = engine.sync.version, None
+    engine.sync_failures += 1
+    engine.state = "stale"
+    state.unsynced[engine.name] = None
+    if engine.sync_failures >= state.config.max_sync_attempts and not state.stops:
+        state.fail(f"version {version} could not be synced to engine {engine.name} in {engine.sync_failures} attempts, the last one: {why}")
+
+
+def _current(state: State, name: str, start: int) -> Engine | None:
+    engine = state.engines.get(name)
+    return engine if engine is not None and engine.start == start else None
+
+
+def _syncing(state: State, sync: SyncId) -> Engine | None:
+    engine = state.engines.get(sync.engine)
+    return engine if engine is not None and engine.sync == sync else None

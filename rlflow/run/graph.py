@@ -1,0 +1,191 @@
+"""The plan as the run time reads it: which nodes run where, and where a field was really made.
+
+    stream   data set, dispatch, rollout and the row operators behind it     in the rollout process, a trajectory at a time
+    hops     operators before boarding that look at whole groups            on the host, when a group has landed
+    batch    between form_batch and the cut                                   on the host or on a worker
+    index    pad, rebalance, shard, micro_pack                                numbers only, in the controller
+    train    on micro-batches                                                 on every rank of its worker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TypeVar
+
+from ..compile.ir import Field, Graph, Node
+from ..compile.plan import Plan
+from ..data.column import Column
+from ..errors import UsageError
+
+X = TypeVar("X")
+
+
+class GraphView:
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.graph, self.facts = plan, plan.graph, plan.facts
+        self.needed = [node for node in self.graph.nodes if node.operator is not None and node.id in self.facts.needed]
+
+    def check_runnable(self) -> None:
+        """Raises UsageError, before anything is started, for a graph that this run time cannot run."""
+        _ = (self.form, self.dispatch, self.source, self.sampler, self.tokens)
+        if not self.syncs:
+            raise UsageError(f"nothing syncs new weights to an engine in `{self.graph.name}`: close the feedback with sync(...)")
+        for node in self.batch:
+            scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
+            if not node.losses and scopes != {"batch"}:
+                raise UsageError(f"`{node.name}` reads rows of {sorted(scopes)}; between form_batch and shard the run time has no other operators yet")
+        for node in self.sinks:
+            if not isinstance(node.params.get("every"), int) or node.params["every"] < 1:
+                raise UsageError(f"`{node.name}` has every={node.params.get('every')!r}: give the number of versions between two of its runs")
+
+    # --- fields -------------------------------------------------------------------------------------------------------------------
+    def role(self, field: int) -> str | None:
+        """The kind of role that a field's alias declares."""
+        declared = self.graph.origin(field).declared
+        return declared.role.kind if declared is not None and declared.role is not None else None
+
+    def seen(self, node: Node, columns: Mapping[int, X]) -> dict[int, X]:
+        """What `node` is handed of columns that are filed under the fields of their writers."""
+        origins = {use.field: self.graph.origin(use.field).id for use in node.uses}
+        return {field: columns[origin] for field, origin in origins.items() if origin in columns}
+
+    def writers(self, node: Node) -> set[int]:
+        """The nodes whose columns `node` is handed."""
+        return {self.graph.origin(use.field).node for use in node.uses}
+
+    def _behind(self, node: Node) -> set[int]:
+        """Every node that this one depends on, itself included."""
+        found: set[int] = set()
+        todo = [node.id]
+        while todo:
+            at = todo.pop()
+            if at not in found:
+                found.add(at)
+                todo += [self.graph.fields[use.field].node for use in self.graph.nodes[at].uses]
+        return found
+
+    # --- nodes --------------------------------------------------------------------------------------------------------------------
+    @cached_property
+    def form(self) -> Node:
+        return self._one((n for n in self.needed if n.rows == "form"), "form_batch")
+
+    @cached_property
+    def dispatch(self) -> Node:
+        return self._one((n for n in self.needed if n.rows == "expand" and n.id in self._before_form), "dispatch")
+
+    def _one(self, nodes: Iterable[Node], what: str) -> Node:
+        found = list(nodes)
+        if len(found) != 1:
+            raise UsageError(f"a run needs exactly one `{what}` in the pipeline, `{self.graph.name}` has {len(found)}")
+        return found[0]
+
+    @cached_property
+    def _before_form(self) -> set[int]:
+        return self._behind(self.form)
+
+    @cached_property
+    def datasets(self) -> list[Node]:
+        """Where prompts come from: stream operators that are handed nothing."""
+        return [n for n in self.needed if n.per != "run" and not n.uses and not n.weights and n.outs]
+
+    @cached_property
+    def source(self) -> Node:
+        """The data set that is trained on."""
+        return self._one((n for n in self.datasets if n.id in self._before_form), "dataset")
+
+    @cached_property
+    def stream(self) -> list[Node]:
+        """What runs once a trajectory, in order."""
+        return [n for n in self.needed if n.id in self._before_form and n.rows != "form" and n.per == "row"]
+
+    @cached_property
+    def hops(self) -> list[Node]:
+        """Operators of whole groups before the batch is formed, in order."""
+        return [n for n in self.needed if n.id in self._before_form and n.rows != "form" and n.per == "group"]
+
+    @cached_property
+    def sampler(self) -> Node:
+        """The operator that samples: one row a leaf."""
+        return self._one((n for n in self.stream if n.worker is not None), "rollout")
+
+    def hop(self, name: str) -> Node:
+        return next(n for n in self.hops if n.name == name)
+
+    @cached_property
+    def loads(self) -> list[Node]:
+        return [n for n in self.needed if n.per == "run"]
+
+    @cached_property
+    def syncs(self) -> list[Node]:
+        return [n for n in self.needed if n.serves is not None]
+
+    def served_by(self, sync: Node) -> int:
+        """The engine that a sync fills."""
+        return int(sync.params[sync.serves or ""]["$worker"])
+
+    def syncs_to(self, engine: int) -> list[Node]:
+        return [n for n in self.syncs if self.served_by(n) == engine]
+
+    @cached_property
+    def sinks(self) -> list[Node]:
+        return [n for n in self.needed if n.sink]
+
+    @cached_property
+    def batch(self) -> list[Node]:
+        """What runs once a batch and is more than an index: scoring, rewards, advantages, training; in order."""
+        early = {n.id for n in (*self.stream, *self.hops, *self.loads, *self.syncs, *self.sinks, *self.datasets, self.form)}
+        return [n for n in self.needed if n.id not in early and n.index is None]
+
+    @cached_property
+    def index(self) -> dict[int, Node]:
+        """The operators of rows that are numbers only, by the row set they make."""
+        made: dict[int, Node] = {}
+        for node in self.needed:
+            if node.index is not None:
+                made |= {self.facts.rows[out]: node for out in node.outs if out in self.facts.rows}
+        return made
+
+    # --- what the rollout process hands on -------------------------------------------------------------------------------------------
+    @cached_property
+    def _sampled(self) -> list[Field]:
+        """The fields of the rollout operator: one row a leaf."""
+        return [self.graph.fields[i] for i in self.sampler.outs]
+
+    @cached_property
+    def tokens(self) -> int:
+        """The field whose length is the tokens of a row."""
+        found = [f.id for f in self._sampled if self.role(f.id) == "tokens"]
+        if not found:
+            raise UsageError("the rollout operator makes no field of role `tokens`: the run cannot tell how long its rows are")
+        return found[0]
+
+    @cached_property
+    def token_versions(self) -> int | None:
+        """The field that says which version sampled each token (-1: none), if the rollout operator makes one."""
+        found = [f.id for f in self._sampled if f.declared is not None and str(f.declared.role) == "member(token_version)"]
+        return found[0] if found else None
+
+    @cached_property
+    def crossing(self) -> frozenset[int]:
+        """Fields of the stream that an operator elsewhere reads."""
+        stream = {node.id for node in self.stream}
+        later = [node for node in self.needed if node.id not in stream and node not in self.sinks]
+        return frozenset(origin.id for node in later for use in node.uses if use.read and (origin := self.graph.origin(use.field)).node in stream)
+
+    # --- what is measured ------------------------------------------------------------------------------------------------------------
+    def measure(self, made: Mapping[int, Column]) -> dict[str, float]:
+        """Means over the rows of every f32 field: of the number of the row, or of the sum over its tokens."""
+        found = {}
+        for i, column in made.items():
+            field = self.graph.fields[i]
+            if column.dtype == "f32" and column.rows:
+                found[f"{self.graph.nodes[field.node].name}/{field.name}"] = float(column.values.sum() / column.rows)
+        return found
+
+    @cached_property
+    def reward_metric(self) -> str | None:
+        """The measure that stands for the reward: the number a row of a raw reward, else the first raw reward."""
+        raw = [f for n in self.needed for i in n.outs if (f := self.graph.fields[i]).declared and str(f.declared.role) == "reward(raw)"]
+        raw.sort(key=lambda f: len(f.declared.shape) if f.declared else 9)
+        return f"{self.graph.nodes[raw[0].node].name}/{raw[0].name}" if raw else None

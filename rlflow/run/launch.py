@@ -1,0 +1,161 @@
+"""The processes of a run: started together, watched, ended together.
+
+    controller ── server      a rollout engine's HTTP server, one a worker that has one
+               ├─ rollout     the turn loop beside it
+               ├─ worker      one a dp rank of a worker with an engine
+               └─ host        operators without a worker
+
+A process that ends before it is asked to ends the run: `Fleet.watch` raises WorkerDied with its name and last words.
+Every process also asks the kernel to die with the controller, so that a kill -9 of the controller leaves none behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import EngineError, WaitTimeout, WorkerDied
+from .messages import Hello, Shutdown
+from .rundir import RunDir
+from .transport import Peer
+
+HELLO_SECONDS = 180.0
+
+X = TypeVar("X")
+
+
+@dataclass
+class Process:
+    name: str
+    handle: asyncio.subprocess.Process
+    peer: Peer | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.handle.pid
+
+
+class Fleet:
+    """All processes of one run, and the Unix socket they call back on."""
+
+    def __init__(self, run_dir: RunDir, socket: Path) -> None:
+        self.run_dir, self.socket = run_dir, socket
+        self.processes: dict[str, Process] = {}
+        self.died: asyncio.Future[tuple[str, WorkerDied]] = asyncio.get_running_loop().create_future()
+        self._hello: dict[str, asyncio.Future[tuple[Hello, Peer]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._ending = False
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_unix_server(self._connected, path=str(self.socket))
+        os.chmod(self.socket, 0o600)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer("?", reader, writer)
+        hello = await peer.receive()
+        waiting = self._hello.get(hello.name) if isinstance(hello, Hello) else None
+        if not isinstance(hello, Hello) or waiting is None or waiting.done():
+            peer.close()  # nobody of ours
+            return
+        peer.name = hello.name
+        waiting.set_result((hello, peer))
+        await peer.listen()
+
+    async def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None) -> Process:
+        """Start a process whose output goes to logs/NAME.log. A session of its own: Ctrl-C reaches the controller only."""
+        with self.run_dir.log(name).open("ab") as log:
+            handle = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **(env or {})}
+            )
+        process = Process(name, handle)
+        self.processes[name] = process
+        self._spawn(self._watch(process))
+        return process
+
+    async def start_worker(self, name: str, site_file: Path) -> tuple[Hello, Peer]:
+        """Start a worker process and wait for its Hello."""
+        waiting: asyncio.Future[tuple[Hello, Peer]] = asyncio.get_running_loop().create_future()
+        self._hello[name] = waiting
+        process = await self.start(name, [sys.executable, "-m", "rlflow.run.worker", str(site_file)])
+        hello, peer = await self._or_death(waiting, f"start of `{name}`", HELLO_SECONDS)
+        process.peer = peer
+        return hello, peer
+
+    async def start_server(self, name: str, argv: Sequence[str], ready_file: Path) -> str:
+        """Start an engine's server and wait until it can serve; its address."""
+        await self.start(name, argv)
+
+        async def ready() -> str:
+            while not ready_file.exists():
+                await asyncio.sleep(0.05)
+            url = msgspec.json.decode(ready_file.read_bytes()).get("url")
+            if not isinstance(url, str):
+                raise EngineError(f"the ready file of `{name}` gives no url: {ready_file}")
+            return url
+
+        return await self._or_death(asyncio.ensure_future(ready()), f"start of `{name}`", HELLO_SECONDS)
+
+    async def _or_death(self, wanted: asyncio.Future[X], what: str, timeout: float) -> X:
+        """The result of `wanted`, unless a process dies or the time runs out before."""
+        done, _ = await asyncio.wait({wanted, self.died}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if wanted in done:
+            return wanted.result()
+        wanted.cancel()
+        if self.died in done:
+            raise self.died.result()[1]
+        raise WaitTimeout(f"{what} took more than {timeout:g} s")
+
+    async def _watch(self, process: Process) -> None:
+        code = await process.handle.wait()
+        if self._ending:
+            return
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = self.run_dir.tail(process.name)
+        error = WorkerDied(f"`{process.name}` (pid {process.pid}) died: {how}" + (f"\n--- end of logs/{process.name}.log\n{tail}" if tail else ""))
+        for other in self.processes.values():
+            if other.peer is not None:
+                other.peer.lost(error)
+        if not self.died.done():
+            self.died.set_result((process.name, error))
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self, *, grace: float = 5.0) -> None:
+        """End every process: asked first, then SIGTERM, then SIGKILL, with `grace` seconds after each."""
+        self._ending = True
+        running = [p for p in self.processes.values() if p.handle.returncode is None]
+        for process in running:
+            if process.peer is not None:
+                process.peer.send(Shutdown())
+            else:
+                _signal(process, signal.SIGTERM)
+        for sent in (signal.SIGTERM, signal.SIGKILL, None):
+            waits = [asyncio.ensure_future(p.handle.wait()) for p in running if p.handle.returncode is None]
+            if not waits:
+                break
+            await asyncio.wait(waits, timeout=grace)
+            for process in running:
+                if sent is not None and process.handle.returncode is None:
+                    _signal(process, sent)
+        if self._server is not None:
+            self._server.close()
+        self.socket.unlink(missing_ok=True)
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    try:
+        process.handle.send_signal(number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,98 @@
+"""What goes over the socket between the controller and a worker process: ids, keys, lengths, numbers. Never tensors.
+
+    controller ──Call, Free, Save, Shutdown──▶ worker
+    controller ◀──Hello, Done, Failed───────── worker
+
+A frame is a 4-byte little-endian length and a msgspec struct in msgpack, at most MAX_FRAME bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..data.pool.protocol import Key
+
+MAX_FRAME = 64 * 1024 * 1024
+
+
+class Source(msgspec.Struct, array_like=True, frozen=True):
+    """Where one producer's columns lie: its blocks in order, and which of their rows this call wants.
+
+    take: row numbers in the concatenation of the blocks, -1 for a pad row; None for all rows in order.
+    """
+
+    node: int
+    keys: tuple[Key, ...]
+    take: tuple[int, ...] | None = None
+
+
+class Call(msgspec.Struct, tag=True, frozen=True):
+    """Run one operator: written by the controller, read by the worker that the plan placed it on.
+
+    cuts: for `per="micro"`: the sizes of the micro-batches of each mini-batch of this rank, in the order of the rows.
+    prompt: for the stream: (row of the data set, uid, traj_uid) of the trajectory to sample.
+    engine, address: of the rollout engine that it is about, where there is one: id of the worker, URL of its server.
+    """
+
+    id: int
+    node: int
+    version: int = 0
+    sources: tuple[Source, ...] = ()
+    cuts: tuple[tuple[int, ...], ...] = ()
+    prompt: tuple[int, int, int] | None = None
+    engine: int | None = None
+    address: str = ""
+
+
+class Save(msgspec.Struct, tag=True, frozen=True):
+    """Write a checkpoint of what this worker holds into `path`."""
+
+    id: int
+    path: str
+
+
+class Free(msgspec.Struct, tag=True, frozen=True):
+    """Blocks of this worker's lane that nobody will read again."""
+
+    keys: tuple[Key, ...]
+
+
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
+    """Close the engine and end."""
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """A worker process is ready. `rows`: how many prompts its data sets hold, by node."""
+
+    name: str
+    pid: int
+    rows: dict[int, int] = {}
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """A call ended. key: the block of its results, None if there are none that anybody reads.
+
+    lengths: tokens (S) of each leaf row, for the stream. spans: (version, start, end) of what sampled them, over the sampled tokens.
+    outstanding: bytes in the worker's lane of the pool after the call.
+    """
+
+    id: int
+    key: Key | None = None
+    lengths: tuple[int, ...] = ()
+    spans: tuple[tuple[int, int, int], ...] = ()
+    metrics: dict[str, float] = {}
+    seconds: float = 0.0
+    outstanding: int = 0
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """A call raised. `kind` is the class of the exception, `trace` its traceback in the worker."""
+
+    id: int
+    kind: str
+    message: str
+    trace: str
+
+
+ToWorker = Call | Save | Free | Shutdown
+ToController = Hello | Done | Failed

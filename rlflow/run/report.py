@@ -1,0 +1,101 @@
+"""What a run tells: metrics.jsonl, one line a step, and the same to a person through a View.
+
+    put(done) / freed(keys)    bytes that lie in the pool
+    measured, took             between two steps: numbers and seconds of what happens beside the batch
+    trained                    one step is done: a line {"kind": "step", ...}
+    evaluated                  a line {"kind": "held_out", ...}
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..data.pool.protocol import Key
+from .batchscope import BatchResult, Landed
+from .graph import GraphView
+from .messages import Done
+from .rundir import RunDir
+from .state import State
+from .transport import Peer
+
+
+class View(Protocol):
+    """Where a person sees it."""
+
+    def step(self, line: Mapping[str, Any]) -> None: ...
+    def held_out(self, line: Mapping[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Report:
+    def __init__(self, view: GraphView, run_dir: RunDir, screen: View, peers: Mapping[str, Peer]) -> None:
+        self.view, self.run_dir, self.screen, self.peers = view, run_dir, screen, peers
+        self.started = self._last_step = time.monotonic()
+        self.outstanding = 0  # bytes of blocks that were put and not freed
+        self.last_reward: dict[str, float] = {}
+        self._sizes: dict[Key, int] = {}
+        self._metrics: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._socket_bytes = 0
+        self._tokens = 0
+
+    def put(self, done: Done) -> None:
+        if done.key is not None:
+            self._sizes[done.key] = done.key.nbytes
+            self.outstanding += done.key.nbytes
+
+    def freed(self, keys: Iterable[Key]) -> None:
+        self.outstanding -= sum(self._sizes.pop(key) for key in keys)
+
+    def measured(self, numbers: Mapping[str, float]) -> None:
+        self._metrics |= numbers
+
+    def took(self, what: str, seconds: float) -> None:
+        self._seconds[what] = self._seconds.get(what, 0.0) + seconds
+
+    def dropped(self, uid: int, reason: str, detail: str) -> None:
+        self.run_dir.metric({"kind": "dropped", "uid": uid, "reason": reason, "detail": detail})
+        self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
+
+    def trained(self, batch: int, state: State, landed: Sequence[Landed], result: BatchResult, seconds: float) -> None:
+        now, crossed = time.monotonic(), sum(peer.bytes_in + peer.bytes_out for peer in self.peers.values())
+        tokens = sum(n for trajectory in landed for n in trajectory.lengths)
+        metrics = self._metrics | _means([t.metrics for t in landed]) | result.metrics
+        reward = self.view.reward_metric
+        line = {
+            "kind": "step",
+            "step": batch + 1,
+            "version": batch + 1,
+            "time": round(now - self.started, 3),
+            "reward": metrics.get(reward) if reward else None,
+            "rows": sum(len(t.lengths) for t in landed),
+            "tokens": tokens,
+            "seconds": round(now - self._last_step, 4),
+            "seconds_by_hop": {k: round(v, 4) for k, v in (self._seconds | {"batch": seconds} | result.seconds).items()},
+            "staleness": {str(gap): n for gap, n in sorted(state.training.staleness.items())} if state.training else {},
+            "queue": {"in_flight": state.in_flight, "ready_groups": state.ready, "batches": state.queue_depth},
+            "dropped": dict(state.totals.dropped),
+            "controller_socket_bytes": crossed - self._socket_bytes,
+            "controller_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "pool_bytes": self.outstanding,
+            "metrics": metrics,
+        }
+        self._last_step, self._socket_bytes, self._metrics, self._seconds = now, crossed, {}, {}
+        self.run_dir.metric(line)
+        self.screen.step(line)
+
+    def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
+        line = {"kind": "held_out", "name": name, "version": version, "time": round(time.monotonic() - self.started, 3), "seconds": round(seconds, 3)}
+        line |= numbers
+        self.last_reward[name] = numbers.get("reward", float("nan"))
+        self.run_dir.metric(line)
+        self.screen.held_out(line)
+
+
+def _means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over trajectories of what was measured on each."""
+    names = {name for numbers in measured for name in numbers}
+    return {name: sum(m[name] for m in measured if name in m) / sum(name in m for m in measured) for name in sorted(names)}

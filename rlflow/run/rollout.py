@@ -1,0 +1,171 @@
+"""From a running trajectory to a ready group, or to a dropped one.
+
+    Landed ──→ operators per trajectory, at once ──→ all n? operators per group ──→ ready
+    Failed ──→ attempt + 1 ──→ too many? the group is dropped whole, never shipped short
+    Ran(drop) ──→ the group is dropped; its seat is refilled by admission
+"""
+
+from __future__ import annotations
+
+from .dispatch import queue_again, take_off
+from .events import Abort, Drop, Failed, Landed, Ran, Run
+from .ids import GroupId, TrajectoryId, Unit
+from .state import Group, State, Trajectory
+
+__all__ = ["abort", "drop", "failed", "landed", "live_trajectory", "ran", "reject"]
+
+
+def landed(state: State, event: Landed) -> bool:
+    """The rows are stored: score them now, without waiting for siblings."""
+    trajectory = live_trajectory(state, event.trajectory)
+    if trajectory is None or trajectory.state != "running":
+        return False
+    group = state.groups[trajectory.uid]
+    if fault := _broken_contract(state, trajectory, event):
+        abort(state, trajectory, fault)
+        return True
+    take_off(state, trajectory)
+    trajectory.state, trajectory.spans, trajectory.rows = "landed", event.spans, event.rows
+    group.landed += 1
+    if group.landed == state.config.n:
+        group.state = "landed"
+    _score(state, group, trajectory)
+    return True
+
+
+def failed(state: State, event: Failed) -> bool:
+    trajectory = live_trajectory(state, event.trajectory)
+    if trajectory is None or trajectory.state != "running":
+        return False
+    attempt_failed(state, trajectory, event.why)
+    return True
+
+
+def ran(state: State, event: Ran) -> bool:
+    """An operator before boarding returned: the next one, or the group is dropped."""
+    group = _asked(state, event.operator, event.unit)
+    if group is None:
+        return False
+    state.disarm("operator", event.unit, event.operator)
+    if event.verdict == "drop":
+        drop(state, group, event.operator, event.why)
+    elif isinstance(event.unit, TrajectoryId):
+        trajectory = group.trajectories[event.unit.traj_uid]
+        trajectory.hops_done += 1
+        _score(state, group, trajectory)
+    else:
+        group.hops_done += 1
+        _pass_group(state, group)
+    return True
+
+
+def reject(state: State, operator: str, unit: Unit, why: str) -> None:
+    """The operator gave no verdict on this unit in time."""
+    if group := _asked(state, operator, unit):
+        drop(state, group, operator, why)
+
+
+def abort(state: State, trajectory: Trajectory, why: str) -> None:
+    """We give up on this running attempt, whatever it still does or has left behind."""
+    state.emit(Abort(trajectory.id))
+    attempt_failed(state, trajectory, why)
+
+
+def attempt_failed(state: State, trajectory: Trajectory, why: str) -> None:
+    """A running attempt is over without rows: once more, up to the bound; then the group goes whole."""
+    take_off(state, trajectory)
+    state.totals.failed_attempts += 1
+    group = state.groups[trajectory.uid]
+    if trajectory.tries < state.config.max_attempts:
+        queue_again(state, group, trajectory)
+        return
+    trajectory.state = "queued"
+    drop(state, group, "attempts", f"trajectory {trajectory.id} failed {trajectory.tries} times, the last time: {why}")
+
+
+def drop(state: State, group: Group, reason: str, detail: str) -> None:
+    """Forget a waiting group, whole. Its seat is free: admission draws another prompt for it."""
+    for trajectory in group.trajectories:
+        if trajectory.state == "running":
+            take_off(state, trajectory)
+            state.emit(Abort(trajectory.id))
+        elif trajectory.state == "landed" and trajectory.hops_done < len(state.config.trajectory_hops):
+            state.disarm("operator", trajectory.id, state.config.trajectory_hops[trajectory.hops_done])
+    if group.state == "landed" and group.scored == state.config.n:
+        state.disarm("operator", state.group_id(group.uid), state.config.group_hops[group.hops_done])
+    state.buffer.leave(group)
+    del state.groups[group.uid]
+    state.totals.dropped[reason] += 1
+    state.emit(Drop(state.group_id(group.uid), reason, detail))
+    _guard_against_dropping_all(state, reason, detail)
+
+
+def live_trajectory(state: State, trajectory: TrajectoryId) -> Trajectory | None:
+    """The trajectory of this id, if this attempt is the current one."""
+    group = state.groups.get(trajectory.uid)
+    if group is None or not 0 <= trajectory.traj_uid < len(group.trajectories):
+        return None
+    found = group.trajectories[trajectory.traj_uid]
+    return found if found.attempt == trajectory.attempt else None
+
+
+def _broken_contract(state: State, trajectory: Trajectory, event: Landed) -> str:
+    """What is landed must have rows, and no token that another version than those between tag and published sampled."""
+    if event.rows < 1:
+        return "it landed without a row"
+    for span in event.spans:
+        if not trajectory.version_tag <= span.version <= state.published:
+            return (
+                f"tokens {span.start}:{span.end} were sampled by version {span.version}, outside of its tag {trajectory.version_tag} "
+                f"to the published version {state.published}"
+            )
+    return ""
+
+
+def _score(state: State, group: Group, trajectory: Trajectory) -> None:
+    hops = state.config.trajectory_hops
+    if trajectory.hops_done < len(hops):
+        _run(state, hops[trajectory.hops_done], trajectory.id)
+        return
+    group.scored += 1
+    if group.scored == state.config.n:
+        _pass_group(state, group)
+
+
+def _pass_group(state: State, group: Group) -> None:
+    hops = state.config.group_hops
+    if group.hops_done < len(hops):
+        _run(state, hops[group.hops_done], state.group_id(group.uid))
+        return
+    group.state = "ready"
+    state.buffer.make_ready(group)
+
+
+def _run(state: State, operator: str, unit: Unit) -> None:
+    state.emit(Run(operator, unit))
+    state.arm("operator", unit, operator)
+
+
+def _asked(state: State, operator: str, unit: Unit) -> Group | None:
+    """The group about which this operator was asked and has not answered yet."""
+    if isinstance(unit, TrajectoryId):
+        trajectory = live_trajectory(state, unit)
+        if trajectory is None or trajectory.state != "landed":
+            return None
+        return state.groups[unit.uid] if _hop(state.config.trajectory_hops, trajectory.hops_done) == operator else None
+    if not isinstance(unit, GroupId) or unit.timeline != state.timeline:
+        return None
+    group = state.groups.get(unit.uid)
+    if group is None or group.scored < state.config.n:
+        return None
+    return group if _hop(state.config.group_hops, group.hops_done) == operator else None
+
+
+def _hop(hops: tuple[str, ...], done: int) -> str | None:
+    return hops[done] if done < len(hops) else None
+
+
+def _guard_against_dropping_all(state: State, reason: str, detail: str) -> None:
+    state.drops_in_a_row += 1
+    if state.drops_in_a_row > state.config.drop_bound:
+        state.fail(f"{state.drops_in_a_row} groups were dropped without a batch in between, the last one by {reason}: {detail}")

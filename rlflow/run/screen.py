@@ -1,0 +1,109 @@
+"""What a person sees of a run: a live table on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+COLUMNS = ("step", "reward", "held-out", "s/step", "tok/s", "loss", "entropy", "lag", "in flight", "pool", "socket B")
+
+
+class PlainScreen:
+    """One line a step, flushed at once."""
+
+    def __init__(self, stream: TextIO, steps: int) -> None:
+        self.stream, self.steps = stream, steps
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        cells = step_cells(line)
+        self.note(f"step {line['step']}/{self.steps}  " + "  ".join(f"{name} {cells[name]}" for name in COLUMNS[1:] if cells.get(name)))
+
+    def held_out(self, line: Mapping[str, Any]) -> None:
+        self.note(held_out_text(line))
+
+    def note(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+    def __enter__(self) -> PlainScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class LiveScreen:
+    """The last steps as a table, a bar with the time that is left, and notes above them."""
+
+    def __init__(self, console: Console, steps: int, rows: int = 12) -> None:
+        self.rows, self.lines, self.last_held_out = rows, list[dict[str, str]](), ""
+        self.progress = Progress(
+            TextColumn("steps"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        )
+        self.task = self.progress.add_task("steps", total=steps)
+        self.live = Live(console=console, refresh_per_second=4)
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        self.lines = [*self.lines, step_cells(line) | {"held-out": self.last_held_out}][-self.rows :]
+        self.last_held_out = ""
+        self.progress.update(self.task, completed=line["step"])
+        self._draw()
+
+    def held_out(self, line: Mapping[str, Any]) -> None:
+        self.last_held_out = f"{line.get('reward', float('nan')):.3f}"
+        self.live.console.print(held_out_text(line), highlight=False)
+
+    def note(self, text: str) -> None:
+        self.live.console.print(text, highlight=False, markup=False)
+
+    def _draw(self) -> None:
+        table = Table(expand=True)
+        for name in COLUMNS:
+            table.add_column(name, justify="right")
+        for cells in self.lines:
+            table.add_row(*(cells.get(name, "") for name in COLUMNS))
+        grid = Table.grid(expand=True)
+        grid.add_row(table)
+        grid.add_row(self.progress)
+        self.live.update(grid)
+
+    def __enter__(self) -> LiveScreen:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+
+def step_cells(line: Mapping[str, Any]) -> dict[str, str]:
+    """One step as short texts by column; a column without a value is left out."""
+    metrics: Mapping[str, float] = line["metrics"]
+
+    def of(suffix: str) -> str:
+        return next((f"{value:.4g}" for name, value in metrics.items() if name.endswith(suffix)), "")
+
+    lag = max((int(gap) for gap in line["staleness"]), default=0)
+    return {
+        "step": str(line["step"]),
+        "reward": "" if line["reward"] is None else f"{line['reward']:.3f}",
+        "s/step": f"{line['seconds']:.2f}",
+        "tok/s": f"{line['tokens'] / max(line['seconds'], 1e-9):.0f}",
+        "loss": of(".train/loss"),
+        "entropy": of(".train/entropy"),
+        "lag": str(lag),
+        "in flight": str(line["queue"]["in_flight"]),
+        "pool": f"{line['pool_bytes'] / 1e6:.2f} MB",
+        "socket B": str(line["controller_socket_bytes"]),
+    }
+
+
+def held_out_text(line: Mapping[str, Any]) -> str:
+    """One line about a held-out evaluation; the first one says what has to be beaten."""
+    text = f"held-out at version {line['version']}: reward {line.get('reward', float('nan')):.3f} on {line.get('prompts', 0):.0f} prompts"
+    if line["version"] == 0 and "best_constant" in line:
+        text += f"  (best constant answer {line['best_constant']:.3f}, best answer that ignores the operands {line['best_blind']:.3f})"
+    return text

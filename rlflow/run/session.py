@@ -1,0 +1,159 @@
+"""One run from the command to its end: folder, processes, loop, and the way out.
+
+    Options + Plan ──▶ RunDir, arena, Fleet ──▶ Loop ──▶ Outcome
+                                                 ▲
+                        SIGINT, SIGTERM: once = finish the step, save, end; twice = end now
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from ..compile.plan import Plan
+from ..errors import RlflowError, UsageError
+from . import events as ev
+from .graph import GraphView
+from .launch import Fleet
+from .loop import Loop
+from .report import Report, View
+from .rundir import RunDir
+from .staff import Staff, Surroundings, socket_path
+from .state import Config, Hop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Of a run, not of its pipeline.
+
+    name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
+    steps: batches to train; the data is gone through again, in another order, when it ends. save_every: a checkpoint every so many steps, 0 = only the last.
+    watermark: trajectories in flight, 0 = as many as the staleness bound lets in. pool_mb: capacity of a process's lane in the pool.
+    """
+
+    name: str | None = None
+    root: Path = Path("runs")
+    seed: int = 0
+    steps: int = 100
+    save_every: int = 25
+    watermark: int = 0
+    pool_mb: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. reward: the last held-out mean, by the name of what evaluated."""
+
+    ended: str  # done | stopped | failed
+    why: str
+    run_dir: Path
+    checkpoint: Path | None
+    reward: dict[str, float]
+
+
+def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = ()) -> Outcome:
+    """Run a checked plan to its end. modules: (name, path) of user files that every process imports first."""
+    view = GraphView(plan)
+    run_dir = RunDir(options.root, options.name, plan.graph.name)
+    try:
+        return uvloop.run(_Session(view, run_dir, options, screen, modules).run())
+    finally:
+        run_dir.close()
+
+
+class _Session:
+    def __init__(self, view: GraphView, run_dir: RunDir, options: Options, screen: View, modules: tuple[tuple[str, str], ...]) -> None:
+        self.view, self.run_dir, self.options, self.screen, self.modules = view, run_dir, options, screen, modules
+        if options.steps < 1:
+            raise UsageError(f"--steps {options.steps}: give at least 1")
+        view.check_runnable()
+        self.plan_path = run_dir.path / "plan.json"
+        self.plan_path.write_bytes(view.plan.to_json())
+        run_dir.write_json("parameters.json", {"pipeline": view.graph.parameters, "run": options})
+        self.loop: Loop | None = None
+        self.stops = 0
+
+    async def run(self) -> Outcome:
+        fleet = Fleet(self.run_dir, socket_path(self.run_dir.path))
+        pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
+        around = Surroundings(seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes)
+        staff = Staff(self.view, self.run_dir, fleet, around)
+        failed = True
+        try:
+            with self._signals():
+                outcome = await self._watched(fleet, self._run(staff, fleet), staff)
+            failed = outcome.ended == "failed"
+            return outcome
+        finally:
+            await fleet.stop(grace=1.5 if failed else 5.0)
+            staff.arena.close()
+
+    async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
+        self.screen.note(f"run {self.run_dir.path}")
+        await fleet.listen()
+        await staff.start_workers()
+        await asyncio.gather(*(staff.start_engine(name) for name in staff.engines))
+        report = Report(self.view, self.run_dir, self.screen, staff.peers)
+        config, rows = self._schedule(staff), staff.rows[self.view.source.id]
+        self.loop = Loop(self.view, staff, config, report, seed=self.options.seed, dataset_rows=rows)
+        finish = await self.loop.run()
+        if finish.outcome == "done" and report.outstanding:
+            raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block was not freed at its last read")
+        return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
+
+    def _schedule(self, staff: Staff) -> Config:
+        """n, P, L and the rest of what `decide` goes by, as the plan and the options say."""
+        view, options = self.view, self.options
+        return Config(
+            n=view.dispatch.params["n"],
+            groups_per_batch=view.form.params["prompts"],
+            max_lag=max((feedback.max_lag for feedback in view.graph.feedbacks), default=0),
+            last=options.steps - 1,
+            engines=tuple(staff.engines),
+            watermark=options.watermark,
+            hops=tuple(Hop(node.name, "group") for node in view.hops),
+            eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
+            save_every=options.save_every,
+        )
+
+    async def _watched(self, fleet: Fleet, job: Coroutine[Any, Any, Outcome], staff: Staff) -> Outcome:
+        """The outcome of `job`; a process that dies while it runs is told to the loop, or ends what has not come to a loop yet."""
+        task = asyncio.ensure_future(job)
+        await asyncio.wait({task, fleet.died}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            process, error = fleet.died.result()
+            if self.loop is None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                raise error
+            self.loop.died(process, str(error))
+        return await task
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, task)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        self.stops += 1
+        if self.loop is None:
+            self.screen.note("stopping before the first step")
+            task.cancel()
+        else:
+            self.screen.note("stopping after this step; once more to stop now" if self.stops == 1 else "stopping now")
+            self.loop.tell(ev.Stop())

@@ -1,0 +1,239 @@
+"""What the controller knows: counters, ids, versions and states. No clock, socket, process, tensor or random source.
+
+    group       pending → running → landed → ready → consumed → finished: trained | dropped
+    trajectory  queued → running(engine) → landed | failed → queued (attempt + 1) | dropped
+    batch       queued → training → trained
+    engine      down → stale → syncing → serving | stale;  serving → stale (a newer version is published);  any → down
+
+A pending group is a uid that is not drawn yet, a finished one is forgotten: the state does not grow with the length of a run.
+``State`` is owned and changed by ``decide`` alone; ``copy.deepcopy`` of it is another state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .buffer import ReadyBuffer
+from .events import AnyAction, Arm, Disarm
+from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
+from .routing import Routing
+from .schedule import Config, Hop, Origin
+from .waits import Armed, Subject, WaitKind, wait_name
+
+__all__ = ["Batch", "Config", "Engine", "Group", "Hop", "Origin", "State", "Trajectory"]
+
+
+@dataclass(slots=True)
+class Trajectory:
+    uid: int
+    traj_uid: int
+    attempt: int
+    tries: int = 0
+    """Attempts sent so far: bounded, while ``attempt`` goes on counting across timelines."""
+    state: Literal["queued", "running", "landed"] = "queued"
+    engine: str = ""
+    version_tag: int = -1
+    """Published version when this attempt was registered."""
+    spans: tuple[Span, ...] = ()
+    rows: int = 0
+    hops_done: int = 0
+
+    @property
+    def id(self) -> TrajectoryId:
+        return TrajectoryId(self.uid, self.traj_uid, self.attempt)
+
+
+@dataclass(slots=True)
+class Group:
+    uid: int
+    tag: int
+    """Oldest version tag of its trajectories; its deadline is ``tag + max_lag``."""
+    trajectories: list[Trajectory]
+    state: Literal["running", "landed", "ready", "consumed"] = "running"
+    landed: int = 0
+    scored: int = 0
+    """Landed trajectories for which every operator per trajectory has returned."""
+    hops_done: int = 0
+
+
+@dataclass(slots=True)
+class Engine:
+    name: str
+    index: int
+    state: Literal["down", "stale", "syncing", "serving"] = "down"
+    start: int = 0
+    """Incarnation: 0 before the first Start."""
+    capacity: int = 0
+    held: int | None = None
+    """Version that the last probe found; None: unknown."""
+    running: dict[tuple[int, int], Trajectory] = field(default_factory=dict)
+    sync: SyncId | None = None
+    sync_attempts: int = 0
+    sync_failures: int = 0
+    evaluation: EvaluationId | None = None
+
+    @property
+    def offered_room(self) -> int:
+        """Trajectories that may be sent now: only an engine that serves the published version takes first requests."""
+        return max(self.capacity - len(self.running), 0) if self.state == "serving" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    id: BatchId
+    groups: tuple[int, ...]
+    trajectories: tuple[TrajectoryId, ...]
+    """Ordered (uid, traj_uid)."""
+    rows: int
+    staleness: dict[int, int]
+    """Gap ``b - span.version`` -> sampled tokens in this batch."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start, for metrics."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Groups by reason."""
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Events of an old timeline, attempt or start, by type: they changed nothing."""
+    failed_attempts: int = 0
+    failed_syncs: int = 0
+    failed_saves: int = 0
+    engine_deaths: int = 0
+    trained_groups: int = 0
+    trained_rows: int = 0
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Gap -> sampled tokens, over all batches formed."""
+
+
+class State:
+    """The whole state of a run. ``origin`` is where the counters start."""
+
+    def __init__(self, config: Config, origin: Origin | None = None) -> None:
+        origin = origin or Origin()
+        self.config = config
+        self.origin = origin
+        self.timeline = origin.timeline
+        self.published = origin.version
+        """Newest version that rollout may start from."""
+        self.next_batch = origin.version
+        """b: id of the next batch to be formed."""
+        self.next_uid = origin.uid
+        self.source_ended = False
+
+        self.groups: dict[int, Group] = {}
+        """Live groups, consumed ones too, until they are finished."""
+        self.buffer = ReadyBuffer()
+        self.queued: list[tuple[int, int, int]] = []
+        """Heap (tag, uid, traj_uid) of trajectories to send; entries of dropped groups are skipped when they come up."""
+        self.in_flight = 0
+        self.drops_in_a_row = 0
+
+        self.batches: deque[Batch] = deque()
+        """Formed and not in training yet."""
+        self.training: Batch | None = None
+
+        self.engines = {name: Engine(name, index) for index, name in enumerate(config.engines)}
+        self.fleet = tuple(self.engines.values())
+        self.routing = Routing()
+        self.unsynced: dict[str, None] = {}
+        """Engines that are up, stale and not held by an evaluation: to be synced."""
+        self.workers_up = False
+
+        self.evaluations_due: deque[int] = deque()
+        """Versions whose evaluation no engine has been pinned for yet."""
+        self.evaluations: dict[EvaluationId, None] = {}
+        self.evaluation_attempts = 0
+        self.evaluation_failures = 0
+        self.evaluated = origin.version - 1
+        """Newest version that an evaluation was pinned to."""
+        self.saving: dict[BatchId, None] = {}
+        self.saved = origin.version
+        """Newest version with a durable checkpoint (the one the run began with included)."""
+        self.save_failures = 0
+
+        self.armed: dict[str, Armed] = {}
+        """Timers that run, by name: who waits for what."""
+        self.started = False
+        self.stops = 0
+        self.failure = ""
+        """Why the run must end with a failure, as soon as this transition is over."""
+        self.finished = False
+        self.totals = Totals()
+        self.actions: list[AnyAction] = []
+        """Of the transition under way."""
+
+    # -- what the transitions are made of
+
+    def group_id(self, uid: int) -> GroupId:
+        return GroupId(self.timeline, uid)
+
+    def batch_id(self, batch: int) -> BatchId:
+        return BatchId(self.timeline, batch)
+
+    def emit(self, action: AnyAction) -> None:
+        self.actions.append(action)
+
+    def fail(self, why: str) -> None:
+        """End the run with this transition; the first reason stands."""
+        self.failure = self.failure or why
+
+    def arm(self, kind: WaitKind, subject: Subject, operator: str = "", after: float = 0.0) -> None:
+        """Start the timer of a wait that begins ``after`` seconds from now."""
+        name = wait_name(kind, subject, operator)
+        self.armed[name] = Armed(kind, subject, operator)
+        self.emit(Arm(name, self.config.seconds(kind) + after))
+
+    def disarm(self, kind: WaitKind, subject: Subject, operator: str = "") -> None:
+        """Of a timer that has run out already nothing is left to disarm."""
+        name = wait_name(kind, subject, operator)
+        if self.armed.pop(name, None) is not None:
+            self.emit(Disarm(name))
+
+    # -- what is read from outside
+
+    @property
+    def source_exhausted(self) -> bool:
+        """No prompt can be drawn any more."""
+        return self.source_ended or 0 < self.config.prompts <= self.next_uid
+
+    @property
+    def waiting(self) -> int:
+        """Groups in no batch yet."""
+        return self.buffer.waiting_count
+
+    @property
+    def ready(self) -> int:
+        """Groups that a batch can be formed of."""
+        return self.buffer.ready_count
+
+    @property
+    def queue_depth(self) -> int:
+        """Batches formed and not in training yet."""
+        return len(self.batches)
+
+    def counters(self) -> dict[str, int]:
+        """Levels and totals as flat metrics; ``dropped/REASON`` and ``staleness/GAP`` (tokens, all batches) as they occur."""
+        totals = self.totals
+        flat = {
+            "published_version": self.published,
+            "in_flight": self.in_flight,
+            "in_flight_target": self.config.in_flight_target,
+            "waiting_groups": self.waiting,
+            "ready_groups": self.ready,
+            "queue_depth": self.queue_depth,
+            "groups_drawn": self.next_uid - self.origin.uid,
+            "trained_groups": totals.trained_groups,
+            "trained_rows": totals.trained_rows,
+            "dropped_groups": totals.dropped.total(),
+            "failed_attempts": totals.failed_attempts,
+            "failed_syncs": totals.failed_syncs,
+            "failed_saves": totals.failed_saves,
+            "engine_deaths": totals.engine_deaths,
+            "stale_events": totals.ignored.total(),
+        }
+        flat |= {f"dropped/{reason}": count for reason, count in sorted(totals.dropped.items())}
+        return flat | {f"staleness/{gap}": tokens for gap, tokens in sorted(totals.staleness.items())}

@@ -1,0 +1,71 @@
+"""The stream, in the rollout process: data set → one trajectory → the row operators that look at no other row.
+
+    prompt row i ── dispatch: n rows, take the j-th ── rollout ── row operators ──▶ one block, one row a leaf
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..compile.ir import Node
+from ..data.batch import Block
+from ..data.column import Column
+from ..errors import DataError
+from .graph import GraphView
+from .interpret import Interpreter, block_of
+
+Span = tuple[int, int, int]
+
+
+class Stream:
+    """What one rollout process needs of the plan. columns: of all data sets; sizes: prompts of each, by node."""
+
+    def __init__(self, view: GraphView, interpreter: Interpreter) -> None:
+        self.view, self.interpreter = view, interpreter
+        made = {node.id: interpreter.run(node, {}, version=0)[0] for node in view.datasets}
+        self.columns: Mapping[int, Column] = {i: column for columns in made.values() for i, column in columns.items()}
+        self.sizes = {node: next(iter(columns.values())).rows for node, columns in made.items()}
+        empty = [view.graph.nodes[node].name for node, size in self.sizes.items() if not size]
+        if empty:
+            raise DataError(f"`{empty[0]}` has no prompts")
+
+    def sample(self, prompt: tuple[int, int, int], version: int) -> tuple[Block, tuple[int, ...], tuple[Span, ...], dict[str, float]]:
+        """One trajectory of (data row, uid, traj_uid).
+
+        Returns its block, the tokens of each leaf row, (version, start, end) of what sampled them, and what was measured.
+        """
+        row, uid, number = prompt
+        columns = self._prompt(row, uid)
+        numbers: dict[str, float] = {}
+        for node in self.view.stream:
+            if node is self.view.source:
+                continue
+            made, _ = self.interpreter.run(node, self.view.seen(node, columns), version=version)
+            if node.rows == "expand":
+                made = {i: column.take(np.array([number])) for i, column in made.items()}
+            columns |= made
+            numbers |= self.view.measure(made)
+        return *self._block(columns), numbers
+
+    def _prompt(self, row: int, uid: int) -> dict[int, Column]:
+        """The prompt's row; its group is what the controller drew, so that two epochs of one prompt are two groups."""
+        columns = {i: self.columns[i].take(np.array([row])) for i in self.view.source.outs}
+        return {i: Column.scalars("i64", [uid]) if self.view.role(i) == "group" else column for i, column in columns.items()}
+
+    def _block(self, columns: dict[int, Column]) -> tuple[Block, tuple[int, ...], tuple[Span, ...]]:
+        """Only what somebody reads later is kept."""
+        tokens = columns[self.view.tokens]
+        kept = {i: column for i, column in columns.items() if i in self.view.crossing}
+        return block_of(kept), tuple(tokens.lengths().tolist()), self._spans(columns)
+
+    def _spans(self, columns: dict[int, Column]) -> tuple[Span, ...]:
+        """Runs of one version over the sampled tokens, leaf after leaf."""
+        if self.view.token_versions is None:
+            return ()
+        versions = columns[self.view.token_versions].values
+        versions = versions[versions >= 0]
+        starts = np.flatnonzero(np.diff(versions, prepend=-1))
+        ends = [*starts[1:].tolist(), len(versions)]
+        return tuple((int(versions[a]), int(a), int(b)) for a, b in zip(starts.tolist(), ends, strict=True))

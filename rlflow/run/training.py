@@ -1,0 +1,124 @@
+"""Trained batches, checkpoints, and how a run ends.
+
+    Trained(b) → publish b + 1 → Save, if due → engines are stale
+    nothing left to train → evaluate and save the last version → Finish
+    Stop → the running train step ends → Save → Finish;  a second Stop → Finish
+"""
+
+from __future__ import annotations
+
+from .evaluation import make_due
+from .events import Finish, Save, Saved, SaveFailed, Trained, TrainerDown
+from .fleet import make_stale
+from .ids import BatchId
+from .state import State
+
+__all__ = ["conclude", "end", "has_nothing_to_train", "save_failed", "saved", "trained", "trainer_down"]
+
+
+def trained(state: State, event: Trained) -> bool:
+    """Publish the version that the batch made; its groups are finished."""
+    batch = state.training
+    if batch is None or batch.id != event.batch:
+        return False
+    state.disarm("train step", batch.id)
+    state.training = None
+    for uid in batch.groups:
+        del state.groups[uid]
+    state.totals.trained_groups += len(batch.groups)
+    state.totals.trained_rows += batch.rows
+    state.published = version = batch.id.batch + 1
+    make_stale(state)
+    if state.config.save_every and version % state.config.save_every == 0:
+        _save(state)
+    if state.config.eval_every and version % state.config.eval_every == 0:
+        make_due(state, version)
+    return True
+
+
+def trainer_down(state: State, event: TrainerDown) -> bool:
+    """The weights since the last checkpoint died with it. Rolling back to one in place is not built yet, so the run ends."""
+    checkpoint = f"the newest checkpoint is of version {state.saved}" if state.saved > state.origin.version else "none was saved since"
+    state.fail(
+        f"worker {event.worker} went down: {event.why}. Weights up to version {state.published} died with it, {checkpoint}; "
+        f"rolling back to a checkpoint is not built yet"
+    )
+    return True
+
+
+def saved(state: State, event: Saved) -> bool:
+    if event.batch not in state.saving:
+        return False
+    del state.saving[event.batch]
+    state.disarm("save", event.batch)
+    state.saved = max(state.saved, event.batch.batch + 1)
+    state.save_failures = 0
+    return True
+
+
+def save_failed(state: State, event: SaveFailed) -> bool:
+    """Weights may have moved on, so it is not tried again: the next due version is, and the last one of the run up to the bound."""
+    if event.batch not in state.saving:
+        return False
+    del state.saving[event.batch]
+    state.disarm("save", event.batch)
+    state.totals.failed_saves += 1
+    state.save_failures += 1
+    if state.save_failures >= state.config.max_save_attempts:
+        state.fail(f"{state.save_failures} saves in a row failed, the last one of version {event.batch.batch + 1}: {event.why}")
+    return True
+
+
+def has_nothing_to_train(state: State) -> bool:
+    """The last batch is trained, or the source is exhausted and all its groups are trained or dropped."""
+    if state.training is not None or state.batches:
+        return False
+    return state.next_batch > state.config.last or (state.source_exhausted and state.waiting == 0)
+
+
+def conclude(state: State) -> None:
+    """Before the run ends its last version is evaluated."""
+    if state.config.eval_every and state.evaluated < state.published and not state.stops:
+        make_due(state, state.published)
+
+
+def end(state: State) -> None:
+    """Finish when all that the end waits for is there; the transition that finds it so is the last."""
+    if state.failure:
+        _finish(state, Finish("failed", state.failure))
+    elif state.stops > 1:
+        _finish(state, Finish("stopped", "stopped at once, by a second stop"))
+    elif state.stops and state.training is None:
+        if _last_version_is_saved(state):
+            _finish(state, Finish("stopped", f"stopped at version {state.published}"))
+    elif has_nothing_to_train(state):
+        _end_when_nothing_is_pending(state)
+
+
+def _end_when_nothing_is_pending(state: State) -> None:
+    is_saved = _last_version_is_saved(state)
+    is_syncing = any(engine.sync is not None for engine in state.fleet)
+    if is_saved and not (state.evaluations or state.evaluations_due or is_syncing):
+        why = "the last batch is trained" if state.next_batch > state.config.last else "the source has ended"
+        _finish(state, Finish("done", f"{why}, at version {state.published}"))
+
+
+def _last_version_is_saved(state: State) -> bool:
+    """Ask for what is missing; true when it is there and no save is under way."""
+    if state.saved < state.published and state.batch_id(state.published - 1) not in state.saving:
+        _save(state)
+    return not state.saving
+
+
+def _save(state: State) -> None:
+    """The checkpoint of the published version."""
+    batch: BatchId = state.batch_id(state.published - 1)
+    state.saving[batch] = None
+    state.emit(Save(batch))
+    state.arm("save", batch)
+
+
+def _finish(state: State, finish: Finish) -> None:
+    state.finished = True
+    state.armed.clear()
+    state.emit(finish)

@@ -1,0 +1,133 @@
+"""A worker process: `python -m rlflow.run.worker SITE_FILE`.
+
+    site file → import the user's modules → plan → Worker.open → Hello → { Call → operator → block in the pool → Done }
+
+Calls run one after the other in the main thread, in the order they arrive: a worker runs its operators in the order of the
+pipeline. In the rollout process every trajectory is a thread, so that an operator is plain blocking code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..compile.plan import Plan
+from ..data.pool.shm import ShmPool
+from ..language.worker import Site, Worker
+from ..process import die_with_parent
+from .graph import GraphView
+from .interpret import Interpreter, block_of, fetch
+from .messages import Call, Done, Failed, Free, Hello, Save, Shutdown
+from ..modules import import_user_modules, make_worker
+from .site import SiteFile, read_site
+from .stream import Stream
+from .transport import Channel
+
+
+def main(site_file: str) -> None:
+    file = read_site(Path(site_file))
+    die_with_parent(file.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
+    import_user_modules(file.modules)
+    process = _Process(file)
+    try:
+        process.serve()
+    finally:
+        process.close()
+
+
+class _Process:
+    def __init__(self, file: SiteFile) -> None:
+        self.file = file
+        self.view = GraphView(Plan.from_json(Path(file.plan).read_bytes()))
+        self.workers = {w.id: make_worker(w) for w in self.view.graph.workers}
+        self.own: Worker | None = self.workers[file.worker] if file.worker is not None else None
+        for worker in self.workers.values():
+            worker.site = self._site(worker, file.engine_urls.get(worker.name, ""))
+        if self.own is not None:
+            self.own.open(self.own.site)
+        self.interpreter = Interpreter(self.view, self.workers)
+        self.pool = ShmPool.attach(file.arena, lane=file.name)
+        self.stream = Stream(self.view, self.interpreter) if file.role == "rollout" else None
+        self.threads = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="trajectory") if self.stream else None
+        self.channel = Channel(Path(file.socket))
+
+    def _site(self, worker: Worker, address: str) -> Site:
+        file = self.file
+        return Site(
+            name=file.name,
+            rank=file.rank,
+            dp_size=file.dp_size,
+            run_dir=Path(file.run_dir),
+            seed=file.seed,
+            rendezvous=file.rendezvous,
+            engine_url=address,
+        )
+
+    def serve(self) -> None:
+        self.channel.send(Hello(self.file.name, os.getpid(), self.stream.sizes if self.stream else {}))
+        while True:
+            match self.channel.receive():
+                case None | Shutdown():
+                    return
+                case Free(keys=keys):
+                    self.pool.release(keys)
+                case Call() as call if self.threads is not None:
+                    self.threads.submit(self._answer, call)
+                case Call() | Save() as call:
+                    self._answer(call)
+
+    def _answer(self, message: Call | Save) -> None:
+        start = time.monotonic()
+        try:
+            done = self._save(message) if isinstance(message, Save) else self._call(message)
+        except Exception as error:
+            traceback.print_exc()
+            self.channel.send(Failed(message.id, type(error).__name__, str(error), traceback.format_exc()))
+        else:
+            self.channel.send(replace(done, seconds=time.monotonic() - start, outstanding=self.pool.stats().bytes))
+
+    def _save(self, save: Save) -> Done:
+        assert self.own is not None
+        self.own.save(Path(save.path))
+        return Done(save.id)
+
+    def _call(self, call: Call) -> Done:
+        node = self.view.graph.nodes[call.node]
+        if call.prompt is not None:
+            return self._trajectory(call, call.prompt)
+        columns = dict(self.view.seen(node, self.stream.columns)) if self.stream else {}
+        for source in call.sources:
+            columns |= fetch(self.view, node, source, self.pool)
+        config: dict[str, object] = {}
+        if call.engine is not None:
+            engine = self.workers[call.engine]
+            engine.site = self._site(engine, call.address)
+            config = {node.serves: engine} if node.serves else {}
+        made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts, config=config)
+        read = {i: column for i, column in made.items() if i in self.view.facts.read}
+        return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
+
+    def _trajectory(self, call: Call, prompt: tuple[int, int, int]) -> Done:
+        assert self.stream is not None
+        block, lengths, spans, numbers = self.stream.sample(prompt, call.version)
+        return Done(call.id, self.pool.put(block), lengths, spans, numbers)
+
+    def close(self) -> None:
+        if self.threads is not None:
+            self.threads.shutdown(wait=False, cancel_futures=True)
+        if self.own is not None:
+            self.own.close()
+        self.pool.close()
+        self.channel.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

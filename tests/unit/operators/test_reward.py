@@ -1,0 +1,269 @@
+"""Verifiers, the processes that they run in, and where a score lands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import judging_cases  # beside this file
+import psutil
+import pytest
+import torch
+
+from operators import verifiers
+from operators.judging import failure_counts, score_texts
+from operators.reward import exact_match, length_penalty, math_reward, reasoning_gym_reward, shape_rewards
+from rlflow.errors import DataError, OperatorError
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+# --- verifiers --------------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [("7", "7", 1), (" 7\n", "7", 1), ("a  b", "a b", 1), ("ab", "a b", 0), ("77", "7", 0), ("A", "a", 0)],
+)
+def test_exact_match(response: str, answer: str, score: float) -> None:
+    assert verifiers.exact_match(response, answer) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [("7", "7", 1), ("it is 7, not 8", "7", 1), ("8 7", "7", 0), ("-7", "7", 0), ("-7", "-7", 1), ("07", "7", 1), ("none", "7", 0)],
+)
+def test_first_integer(response: str, answer: str, score: float) -> None:
+    assert verifiers.first_integer(response, answer) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        ("12 * 100 = 1,200.0", "1200", 1),
+        ("1200", "1,200", 1),
+        ("9-3", "3", 1),
+        ("9 - -3", "-3", 1),
+        (".5", "0.50", 1),
+        ("so 3.", "3", 1),
+        ("3 or 4", "3", 0),
+        ("12,34", "1234", 0),
+        ("none", "3", 0),
+    ],
+)
+def test_last_number(response: str, answer: str, score: float) -> None:
+    assert verifiers.last_number(response, answer) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        ("so it is \\boxed{\\frac{1}{2}}", "1/2", 1),
+        ("0.5", "\\frac{1}{2}", 1),
+        ("1/2", "$\\frac12$", 1),
+        ("I think 72.", "72", 1),
+        ("the answer is $x=3$", "3", 1),
+        ("73", "72", 0),
+        ("no idea", "72", 0),
+    ],
+)
+def test_math_verify(response: str, answer: str, score: float) -> None:
+    assert verifiers.math_verify(response, answer) == score
+
+
+def test_math_verify_refuses_an_answer_that_is_no_mathematics() -> None:
+    with pytest.raises(ValueError, match="no expression in the answer"):
+        verifiers.math_verify("72", "")
+
+
+ENTRY = '{"question": "Spell this word backward: sun", "answer": "nus", "metadata": {"source_dataset": "spell_backward", "word": "sun"}}'
+
+
+@pytest.mark.parametrize(("response", "score"), [("nus", 1), ("I reverse it: <answer>nus</answer>", 1), ("sun", 1 / 3), ("", 0)])
+def test_reasoning_gym(response: str, score: float) -> None:
+    assert verifiers.reasoning_gym(response, ENTRY) == pytest.approx(score)  # the share of letters in their place
+
+
+# --- judging processes ------------------------------------------------------------------------------------------------------------------
+def by_word(words: list[str], timeout_s: float = 1.0) -> list[tuple[float, str]]:
+    verdicts = score_texts(judging_cases.by_word, words, ["7"] * len(words), timeout_s=timeout_s)
+    return [(verdict.score, verdict.reason) for verdict in verdicts]
+
+
+def test_scores_come_back_in_order() -> None:
+    numbers = [str(n % 7) for n in range(300)]
+    assert by_word(numbers) == [(float(n), "") for n in numbers]
+
+
+def test_p11_a_hanging_verifier_costs_its_row_only() -> None:
+    start = time.monotonic()
+    assert by_word(["1", "hang", "2", "3"]) == [(1.0, ""), (0.0, "timeout"), (2.0, ""), (3.0, "")]
+    assert time.monotonic() - start < 20
+
+
+def test_p11_a_verifier_that_catches_everything_is_killed() -> None:
+    (verdict,) = score_texts(judging_cases.deaf, ["x"], ["7"], timeout_s=0.5, workers=1)
+    assert (verdict.score, verdict.reason, verdict.failed) == (0.0, "timeout", True)
+
+
+def test_p11_a_crashing_verifier_costs_its_row_only() -> None:
+    assert by_word(["1", "2", "exit", "3"]) == [(1.0, ""), (2.0, ""), (0.0, "crash"), (3.0, "")]
+
+
+def test_bad_rows_of_all_kinds_keep_the_order() -> None:
+    words = ["1", "exit", "2", "raise", "hang", "3", "leave", "4"]
+    assert by_word(words) == [(1, ""), (0, "crash"), (2, ""), (0, "error"), (0, "timeout"), (3, ""), (0, "error"), (4, "")]
+
+
+def test_slow_rows_that_are_in_time_one_by_one_all_score() -> None:
+    assert by_word(["slow"] * 8) == [(1.0, "")] * 8  # 4 rows of 0.4 s a process: the chunk is over the limit of a row
+
+
+def test_failures_are_counted_by_reason() -> None:
+    before = failure_counts().get("error", 0)
+    by_word(["raise", "1", "raise"])
+    assert failure_counts()["error"] == before + 2
+
+
+def test_the_reason_says_what_was_raised() -> None:
+    (verdict,) = score_texts(judging_cases.by_word, ["raise"], ["7"])
+    assert verdict.detail == "ValueError: no 7"
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "none"])
+def test_p12_a_score_that_is_no_number_names_the_row(word: str) -> None:
+    with pytest.raises(DataError, match=rf"by_word returned {word.replace('none', 'None')} for row 2 \('{word}'\)"):
+        by_word(["1", "2", word, "3"])
+
+
+def test_a_blank_text_scores_zero_unasked() -> None:
+    assert by_word(["", "  \n", "1"]) == [(0.0, ""), (0.0, ""), (1.0, "")]  # by_word would raise on both
+
+
+def test_no_rows() -> None:
+    assert by_word([]) == []
+
+
+def test_p21_memory_is_limited() -> None:
+    small, large = score_texts(judging_cases.hungry, ["1000", str(3 << 30)], ["", ""], workers=1, memory_bytes=2 << 30)
+    assert (small.score, large.score, large.detail) == (1.0, 0.0, "MemoryError: ")
+
+
+def test_judging_processes_have_no_torch() -> None:
+    assert "torch" in sys.modules
+    (verdict,) = score_texts(judging_cases.with_torch, ["x"], [""], timeout_s=5.0)
+    assert verdict.score == 0.0
+
+
+def test_a_verifier_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(DataError, match=r"<lambda> cannot go to another process .* top level of a module"):
+        score_texts(lambda text, answer: 1.0, ["x"], ["7"])
+
+
+def test_processes_that_cannot_start_are_a_named_error() -> None:
+    with pytest.raises(OperatorError, match=r"judging processes of judging_cases.without_library do not start"):
+        score_texts(judging_cases.without_library, ["x"], ["7"], workers=1)
+
+
+def test_a_pool_whose_idle_process_was_killed_is_built_again() -> None:
+    (before,) = score_texts(judging_cases.process_id, ["x"], ["7"], workers=1)
+    os.kill(int(before.score), signal.SIGKILL)
+    (after,) = score_texts(judging_cases.process_id, ["x"], ["7"], workers=1)
+    assert not after.failed
+    assert after.score != before.score
+
+
+KILLED = """
+import sys, threading, time
+from operators.judging import score_texts
+from judging_cases import process_id
+if __name__ == "__main__":
+    def first():
+        print(int(score_texts(process_id, ["x"], ["7"], workers=1)[0].score), flush=True)
+    caller = threading.Thread(target=first)
+    caller.start()
+    caller.join()
+    time.sleep(1)  # the thread that asked first is gone; the process must not be
+    first()
+    time.sleep(60)
+"""
+
+
+def test_judging_processes_outlive_the_asking_thread_and_die_with_the_process(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}"}, stdout=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stdout is not None
+        pids = [int(asking.stdout.readline()) for _ in range(2)]
+        asking.kill()
+    assert pids[0] == pids[1]
+    end = time.monotonic() + 10
+    while psutil.pid_exists(pids[0]) and psutil.Process(pids[0]).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE
+
+
+# --- operators --------------------------------------------------------------------------------------------------------------------------
+MASK = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
+
+
+def test_the_score_sits_at_the_last_trained_token() -> None:
+    scores = exact_match(["7", "7", "7", "8"], ["7"] * 4, MASK)
+    assert scores.token_level_scores.tolist() == [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert scores.is_correct.tolist() == [1, 1, 1, 0]
+    assert {scores.token_level_scores.dtype, scores.is_correct.dtype} == {torch.float32}
+
+
+def test_an_empty_response_scores_zero_even_if_nothing_is_the_answer() -> None:
+    scores = exact_match([""], [""], torch.tensor([[False, True]]))
+    assert scores.token_level_scores.tolist() == [[0, 0]]
+    assert scores.is_correct.tolist() == [0]
+
+
+def test_rows_without_any_next_token_position() -> None:
+    scores = exact_match(["7"], ["7"], torch.zeros(1, 0, dtype=torch.bool))
+    assert scores.token_level_scores.shape == (1, 0)
+    assert scores.is_correct.tolist() == [1]
+
+
+def test_partial_credit_is_a_score_but_not_correct() -> None:
+    scores = reasoning_gym_reward(["sun", "nus"], [ENTRY, ENTRY], torch.tensor([[True], [True]]))
+    assert scores.token_level_scores.flatten().tolist() == pytest.approx([1 / 3, 1.0])
+    assert scores.is_correct.tolist() == [0, 1]
+
+
+def test_math_reward_runs_under_our_limit() -> None:
+    before = failure_counts().get("timeout", 0)
+    scores = math_reward(["it is 0.5", "9^9^9^9"], ["1/2", "3"], torch.tensor([[True], [True]]), timeout_s=2.0)
+    assert scores.token_level_scores.flatten().tolist() == [1.0, 0.0]
+    assert failure_counts()["timeout"] == before + 1
+
+
+def test_a_failed_row_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    math_reward(["1", "1"], ["1", ""], torch.tensor([[True], [True]]))
+    (record,) = caplog.records
+    assert "operators.verifiers.math_verify failed on 1 of 2 rows, which score 0; row 1: error, ValueError" in record.getMessage()
+
+
+def test_g21_a_score_of_zero_stays_zero() -> None:
+    raw = torch.tensor([[0.0, 0.0]])
+    assert shape_rewards(raw).tolist() == [[0, 0]]
+
+
+def test_shaping_never_writes_into_the_scores() -> None:
+    raw = torch.tensor([[0.0, 1.0]])
+    shape_rewards(raw).add_(1)
+    length_penalty(raw, torch.tensor([[True, True]]), limit=0, per_token=1.0).add_(1)
+    assert raw.tolist() == [[0, 1]]
+
+
+def test_length_penalty_by_hand() -> None:
+    raw = torch.tensor([[0, 0, 1.0, 0], [0, 0, 0, 1.0], [0, 0, 0, 0], [1.0, 0, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
+    shaped = length_penalty(raw, mask, limit=2, per_token=0.25)
+    assert shaped.tolist() == [[0, 0, 0.75, 0], [0, 0, 0, 0.5], [0, 0, 0, 0], [1, 0, 0, 0]]

@@ -1,0 +1,86 @@
+"""The shipped data sets are what their script makes, and guessing is not worth much on them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.baselines import blind_baselines
+from operators.dataset import SHIPPED, read_rows
+from operators.verifiers import reasoning_gym
+from pipelines.data import make
+from rlflow.errors import DataError
+
+FILES = sorted(SHIPPED.glob("*.parquet"))
+
+
+def rows_of(name: str) -> dict[str, dict[str, list[Any]]]:
+    return {split: read_rows(SHIPPED / name, split) for split in ("train", "test")}
+
+
+def test_there_are_three_small_files() -> None:
+    assert [file.name for file in FILES] == ["digits.parquet", "guess.parquet", "reasoning_gym.parquet"]
+    assert max(file.stat().st_size for file in FILES) < 200_000
+
+
+@pytest.mark.parametrize(("name", "questions"), [("digits.parquet", make.digits), ("guess.parquet", make.guess)])
+def test_the_script_still_makes_the_shipped_rows(name: str, questions: Any) -> None:
+    import pyarrow.parquet as pq
+
+    assert pq.read_table(SHIPPED / name).to_pylist() == make.split_rows(questions())
+
+
+def test_answers_of_the_digits_are_right() -> None:
+    for rows in rows_of("digits.parquet").values():
+        for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
+            numbers = sorted(re.findall(r"\d", prompt))
+            assert answer == numbers[-1 if "largest" in prompt else 0]
+
+
+def test_no_digits_of_test_occur_in_train_in_any_order() -> None:
+    operands = {split: {tuple(sorted(re.findall(r"\d", p))) for p in rows["prompt"]} for split, rows in rows_of("digits.parquet").items()}
+    assert not operands["train"] & operands["test"]
+    assert (len(operands["train"]), len(operands["test"])) == (176, 44)
+
+
+def test_guessing_the_digits_is_worth_less_than_0_3() -> None:
+    test = rows_of("digits.parquet")["test"]
+    baselines = blind_baselines(test["answer"], test["template"])
+    assert (baselines.best_constant, baselines.best_blind) == (0.15, 0.285)
+
+
+def test_templates_hold_no_operand() -> None:
+    for file in FILES:
+        for rows in rows_of(file.name).values():
+            assert not [template for template in set(rows["template"]) if re.search(r"\d", template)]
+
+
+def test_every_secret_lies_in_its_range() -> None:
+    for rows in rows_of("guess.parquet").values():
+        for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
+            low, high = map(int, re.findall(r"\d+", prompt))
+            assert low <= int(answer) <= high
+
+
+def test_the_scorer_of_reasoning_gym_knows_every_entry() -> None:
+    for rows in rows_of("reasoning_gym.parquet").values():
+        assert {reasoning_gym(json.loads(answer)["answer"], answer) for answer in rows["answer"]} == {1.0}
+
+
+def test_a_set_that_a_guess_solves_is_not_written(tmp_path: Path) -> None:
+    same = [make.Question(f"{n}?", "yes", "_?", "same", (n,), "yes") for n in range(10)]
+    with pytest.raises(DataError, match=r"x.parquet: guessing without the operands gets 1.000 of the test rows right"):
+        make.write(tmp_path, "x.parquet", same, max_blind=0.3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_combination_in_five_is_held_out_whole() -> None:
+    rows = make.split_rows(make.Question(f"{n} {order}?", str(n), "_?", "t", (n,), str(n)) for n in range(20) for order in "ab")
+    splits = {n: {row["split"] for row in rows if row["answer"] == str(n)} for n in range(20)}
+    assert Counter(len(split) for split in splits.values()) == {1: 20}
+    assert Counter(*[[min(split) for split in splits.values()]]) == {"train": 16, "test": 4}

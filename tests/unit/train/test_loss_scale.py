@@ -1,0 +1,149 @@
+"""Who divides: the engine, once, by the count of the whole mini-batch. Terms are given, so the expected losses are literals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from train_cases import Objective, Rows, make_rows
+
+from rlflow.engines.train.torch import TorchEngine
+from rlflow.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Given:
+    """Terms that the rows carry as `advantages`, connected to the forward. They are what the mini-batch's loss is made of."""
+
+    denominator: Any = "tokens"
+    active: bool = True
+
+    def __call__(self, forward: Any, rows: Any) -> Tensor:
+        terms: Tensor = torch.where(rows.response_mask, rows.advantages + 0.0 * forward.log_probs, 0.0)
+        return terms
+
+
+def rows_of(*terms: list[float], pads: int = 0) -> Rows:
+    """A micro-batch: a row each, its terms on its trained tokens."""
+    width = max(map(len, terms))
+    rows = make_rows([width + 1] * len(terms), pads=pads)
+    mask, values = torch.zeros(len(terms) + pads, width, dtype=torch.bool), torch.zeros(len(terms) + pads, width)
+    for i, row in enumerate(terms):
+        mask[i, : len(row)] = True
+        values[i, : len(row)] = torch.tensor(row)
+    return replace(rows, response_mask=mask, advantages=values)
+
+
+def loss_of(path: Path, *parts: tuple[Rows, ...], loss: Any = None, counts: tuple[dict[str, int], ...] = ()) -> float:
+    return TorchEngine(path).train(Objective((loss or Given(),), parts, counts))["loss"]
+
+
+def test_L1_token_mean_is_split_invariant(policy_path: Path) -> None:
+    split = loss_of(policy_path, (rows_of([4.0]), rows_of([1.0] * 9)))
+    assert split == pytest.approx(1.3)
+    assert loss_of(policy_path, (rows_of([4.0], [1.0] * 9),)) == pytest.approx(1.3)
+
+
+def test_L10_masked_completions_are_not_in_the_denominator(policy_path: Path) -> None:
+    assert loss_of(policy_path, (rows_of([2.0, 2.0], []),)) == pytest.approx(2.0)
+
+
+def test_L12_metric_does_not_depend_on_micro_batches(policy_path: Path) -> None:
+    rows = make_rows((6, 9, 4, 8, 5, 7, 9, 3))
+    eight, two = (tuple(rows.take(range(i, i + size)) for i in range(0, 8, size)) for size in (1, 4))
+    one = TorchEngine(policy_path, dtype="float64").train(Objective((Given(),), (eight,)))
+    other = TorchEngine(policy_path, dtype="float64").train(Objective((Given(),), (two,)))
+    assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_rows_denominator_counts_real_rows_also_masked_ones(policy_path: Path) -> None:
+    assert loss_of(policy_path, (rows_of([2.0, 2.0], [1.0], [], pads=3),), loss=Given("rows")) == pytest.approx(5 / 3)
+
+
+def test_constant_denominator(policy_path: Path) -> None:
+    assert loss_of(policy_path, (rows_of([2.0, 2.0]), rows_of([1.0])), loss=Given(10)) == pytest.approx(0.5)
+
+
+def test_trajectories_and_groups_are_counted_from_the_rows(policy_path: Path) -> None:
+    rows = replace(rows_of([1.0], [1.0], [1.0], [1.0], pads=1), uid=torch.tensor([0, 0, 0, 1, -5]), traj_uid=torch.tensor([0, 0, 1, 0, -5]))
+    assert loss_of(policy_path, (rows.take([0, 1]), rows.take([2, 3, 4])), loss=Given("trajectories")) == pytest.approx(4 / 3)
+    assert loss_of(policy_path, (rows.take([0, 2]), rows.take([1, 3, 4])), loss=Given("groups")) == pytest.approx(4 / 2)
+
+
+def test_G11_trajectories_weigh_alike_however_many_rows_they_became(policy_path: Path) -> None:
+    """Session A is one row, B three: a mean of row sums over trajectories, each divided by its rows, weighs both 1 : 1."""
+    rows = replace(rows_of([6.0], [1.0], [2.0], [3.0]), uid=torch.zeros(4, dtype=torch.long), traj_uid=torch.tensor([0, 1, 1, 1]))
+    weighed = replace(rows, advantages=rows.advantages / torch.tensor([1.0, 3.0, 3.0, 3.0])[:, None])
+    assert loss_of(policy_path, (weighed,), loss=Given("trajectories")) == pytest.approx((6 + 2) / 2)
+
+
+def test_counts_of_the_plan_win_over_counting(policy_path: Path) -> None:
+    assert loss_of(policy_path, (rows_of([4.0]),), loss=Given("groups"), counts=({"groups": 8},)) == pytest.approx(0.5)
+
+
+def test_columns_for_counting_are_asked_for_by_name(policy_path: Path) -> None:
+    rows = rows_of([1.0])
+    bare = SimpleNamespace(**{k: v for k, v in rows.__dict__.items() if k != "traj_uid"})
+    with pytest.raises(EngineError, match="divides by trajectories, but the rows have no traj_uid"):
+        loss_of(policy_path, (bare,), loss=Given("trajectories"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("denominator", ["sequences", 0, -1.0, True])
+def test_unknown_denominators_are_refused(policy_path: Path, denominator: Any) -> None:
+    with pytest.raises(EngineError, match=r"Given\.denominator is"):
+        loss_of(policy_path, (rows_of([1.0]),), loss=Given(denominator))
+
+
+def test_G8_padding_rows_change_neither_loss_nor_metrics(policy_path: Path) -> None:
+    rows = make_rows((6, 9, 4), pads=3)
+    bare, padded = ((rows.take(range(3)),),), ((rows.take(range(3)), rows.take([3]), rows.take([4, 5])),)
+    one, other = (TorchEngine(policy_path).train(Objective((Given(),), parts)) for parts in (bare, padded))
+    assert one == pytest.approx(other, rel=1e-6)
+    assert (other["rows"], other["tokens"]) == (3.0, float(rows.response_mask.sum()))
+
+
+def test_terms_of_padding_rows_are_dropped_even_if_their_mask_is_on(policy_path: Path) -> None:
+    rows = rows_of([2.0], pads=1)
+    wrong = replace(rows, response_mask=torch.ones_like(rows.response_mask), advantages=torch.tensor([[2.0], [50.0]]))
+    assert loss_of(policy_path, (wrong,)) == pytest.approx(2.0)
+
+
+def test_several_mini_batches_report_sum_over_count(policy_path: Path) -> None:
+    metrics = TorchEngine(policy_path).train(Objective((Given(),), ((rows_of([4.0]),), (rows_of([1.0] * 9),))))
+    assert metrics["loss"] == pytest.approx(1.3)
+    assert (metrics["steps"], metrics["tokens"]) == (2.0, 10.0)
+
+
+def test_losses_are_added_and_reported_by_name(policy_path: Path) -> None:
+    metrics = TorchEngine(policy_path).train(Objective((Given(), Given("rows"), Given(active=False)), ((rows_of([2.0, 4.0]),),)))
+    assert {k: metrics[k] for k in ("Given/loss", "Given#2/loss", "loss")} == pytest.approx({"Given/loss": 3.0, "Given#2/loss": 6.0, "loss": 9.0})
+
+
+def test_a_loss_that_reduces_is_refused(policy_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Reduced(Given):
+        def __call__(self, forward: Any, rows: Any) -> Tensor:
+            return super().__call__(forward, rows).mean()
+
+    with pytest.raises(EngineError, match=r"Reduced returned shape \[\] for 1 rows"):
+        loss_of(policy_path, (rows_of([1.0]),), loss=Reduced())
+
+
+def test_L18_a_loss_without_gradient_is_refused(policy_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Detached(Given):
+        def __call__(self, forward: Any, rows: Any) -> Tensor:
+            return super().__call__(forward, rows).detach()
+
+    with pytest.raises(EngineError, match="Detached has no gradient"):
+        loss_of(policy_path, (rows_of([1.0]),), loss=Detached())
+
+
+def test_no_active_loss_is_refused(policy_path: Path) -> None:
+    with pytest.raises(EngineError, match="no loss is active"):
+        loss_of(policy_path, (rows_of([1.0]),), loss=Given(active=False))
