@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rlflow import Tensor, operator
+from rlflow.errors import DataError
 
 from . import verifiers
 from .fields import Answer, ResponseMask, ResponseText, TokenRewards, TokenScores
@@ -91,6 +92,8 @@ def verify(
 
     response_mask: flag[B, R]. Raises DataError naming the row for a score that is no finite number.
     """
+    if len(response_text) != response_mask.shape[0]:
+        raise DataError(f"{len(response_text)} responses but a response_mask of {response_mask.shape[0]} rows; give the same rows of both")
     verdicts = score_texts(verifier, response_text, answer, timeout_s=timeout_s, workers=workers)
     _report(verifier, verdicts)
     scores = [verdict.score for verdict in verdicts]

@@ -45,7 +45,7 @@ def keep_mixed(rows: RowsT, token_level_scores: TokenScores, uid: Uid, *, tolera
     if not bool(score.isfinite().all()):
         row = int((~score.isfinite()).nonzero()[0])
         raise DataError(f"row {row} (uid {int(uid[row])}) has the score {float(score[row])}: drop it where it is judged")
-    groups, member = uid.unique(return_inverse=True)
+    groups, member = uid.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     lowest = score.new_full(groups.shape, torch.inf).scatter_reduce(0, member, score, "amin")
     highest = score.new_full(groups.shape, -torch.inf).scatter_reduce(0, member, score, "amax")
     return _take(rows, (highest - lowest > tolerance)[member].nonzero()[:, 0].cpu().numpy())
@@ -66,19 +66,20 @@ def pad(rows: RowsT, *, multiple: int) -> RowsT:
 
 
 @operator(per="batch", rows="permute", index=rebalance_index)
-def rebalance(rows: RowsT, *, pieces: int, mini_batches: int = 1, seed: int = 0) -> RowsT:
+def rebalance(rows: RowsT, *, pieces: int, mini_batches: int = 1) -> RowsT:
     """Reorder rows so that contiguous slices hold nearly equally many true tokens: [B, ...] -> [B, ...].
 
-    Who is in mini-batch j is decided first, by group and `seed`; rows move inside their mini-batch only. There they are dealt to `pieces`
-    pieces of equal row count, longest first, each to the lightest. `pieces` is a multiple of dp (say 4 x dp): the slice that a rank gets
-    later is then made of several pieces which are balanced already, and the slowest rank, which sets the time of a step, is hardly slower
-    than the others. Raises DataError when the rows do not divide by mini_batches, or when mini_batches > 1 and the record has no uid.
+    Who is in mini-batch j is decided first, by group and seed (a run gives each batch its own, here it is 0); rows move inside their
+    mini-batch only. There they are dealt to `pieces` pieces of equal row count, longest first, each to the lightest. `pieces` is a multiple
+    of dp (say 4 x dp): the slice that a rank gets later is made of several pieces which are balanced already, and the slowest rank, which
+    sets the time of a step, is hardly slower than the others.
+    Raises DataError when the rows do not divide by mini_batches, or when mini_batches > 1 and the record has no uid.
     """
     fields = _fields(rows)
     if mini_batches > 1 and "uid" not in fields:
         raise DataError(f"{type(rows).__name__} has no uid: groups decide who is in which of {mini_batches} mini-batches")
     lengths, is_pad, uid = tensors.lengths(fields), tensors.is_pad(fields), tensors.groups(fields)
-    return _take(rows, rebalance_index(lengths, is_pad, uid, pieces=pieces, mini_batches=mini_batches, seed=seed))
+    return _take(rows, rebalance_index(lengths, is_pad, uid, pieces=pieces, mini_batches=mini_batches))
 
 
 @operator(per="batch", rows="shard", index=shard_index)
@@ -121,12 +122,18 @@ class _Cut:
 
 
 def _fields(rows: Record) -> Fields:
-    """The fields that have a value: tensors and lists of text. (A field that a variant does not make is absent.)"""
+    """The fields that have a value: tensors and lists of text. (One that this variant does not make, or nobody reads, is not there.)"""
     import torch
 
-    found = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}  # type: ignore[arg-type]
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor | list)}
+    return {name: value for name, value in vars(rows).items() if isinstance(value, torch.Tensor | list)}
 
 
 def _take(rows: RowsT, index: Array) -> RowsT:
-    return dataclasses.replace(rows, **tensors.take(_fields(rows), index))  # type: ignore[type-var]
+    """The same record on other rows; -1 - i makes pad row i."""
+    out = object.__new__(type(rows))
+    for field in dataclasses.fields(rows):  # type: ignore[arg-type]
+        if field.name in vars(rows):
+            object.__setattr__(out, field.name, vars(rows)[field.name])
+    for name, value in tensors.take(_fields(rows), index).items():
+        object.__setattr__(out, name, value)
+    return out

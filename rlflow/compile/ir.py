@@ -208,7 +208,8 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(value: Any) -> bytes:
     """JSON of a struct of this package; equal values give equal bytes."""
-    return msgspec.json.encode(value, enc_hook=_enc, order="deterministic")
+    plain = msgspec.to_builtins(value, enc_hook=_enc, str_keys=True, order="deterministic")  # json.encode sorts no dict of int keys
+    return msgspec.json.encode(plain, order="deterministic")
 
 
 def decode(data: bytes, kind: type[T]) -> T:

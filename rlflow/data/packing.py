@@ -1,7 +1,7 @@
 """Micro-batches of one rank: rows under a budget of tokens. `rowplan.pack_index` makes them equally many on all ranks.
 
-    lengths [9, 4, 3, 3]  budget 12   padded (rows x longest)  [9] [4, 3, 3]
-                                      exact (sum of lengths)   [9, 3] [4, 3]
+    lengths [9, 4, 3, 3], budget 12    padded: rows x longest    [9] [4, 3, 3]
+                                       exact: sum of lengths     [9, 3] [4, 3]
 """
 
 from __future__ import annotations
@@ -47,6 +47,18 @@ def _first_fit(order: Array, lengths: Array, budget: int) -> list[Array]:
         bins[i].append(row)
         loads[i] += size
     return [np.array(rows, np.int64) for rows in bins]
+
+
+def spread(lengths: Array, budget: int, count: int) -> list[Array]:
+    """As pack for padded rows, but under the smallest budget that still needs at most `count`: so that micro-batches weigh alike."""
+    low, high = 1, budget
+    while low < high:
+        middle = (low + high) // 2
+        if len(pack(lengths, middle, True)) <= count:
+            high = middle
+        else:
+            low = middle + 1
+    return pack(lengths, high, True)
 
 
 def split(micros: list[Array], lengths: Array, count: int, padded: bool) -> list[Array]:

@@ -22,7 +22,7 @@ from rlflow.errors import DataError
 
 from .batch import PAD_TOKENS
 from .dtypes import Array
-from .packing import pack, split
+from .packing import pack, split, spread
 
 
 # --- pad ------------------------------------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def pack_index(lengths_per_rank: Sequence[Sequence[Array]], *, max_tokens: int, 
 
     lengths_per_rank: [rank][mini-batch] -> int[rows]. Cost of a micro-batch: rows x longest (padded) or the sum of lengths, <= max_tokens;
     a row that alone costs more is a micro-batch of its own (`over_budget` names it). All ranks run equally many in each mini-batch, or a
-    collective would hang: a rank that needs fewer cuts its costliest further. None is ever empty. Costliest first, so that a lack of memory
-    shows at once.
+    collective would hang: a rank that needs fewer cuts further, so that its own weigh alike. None is ever empty. Costliest first, so that a
+    lack of memory shows at once.
     Raises DataError when a rank has fewer rows than another needs micro-batches (cannot happen where shard_index made the slices).
     """
     if max_tokens < 1:
@@ -146,7 +146,8 @@ def pack_index(lengths_per_rank: Sequence[Sequence[Array]], *, max_tokens: int, 
         for r, lengths in enumerate(columns):
             if len(lengths) < count:
                 raise DataError(f"rank {r} has {len(lengths)} rows in mini-batch {j}, another needs {count} micro-batches: shard equally")
-            out[r].append(split(packed[r], lengths, count, padded))
+            micros = spread(lengths, max_tokens, count) if padded else packed[r]
+            out[r].append(split(micros, lengths, count, padded))
     return out
 
 

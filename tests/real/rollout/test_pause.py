@@ -107,7 +107,7 @@ def test_a_retracted_request_can_be_aborted_in_the_pause(server: Server) -> None
     server.client.pause("retract")
     server.client.abort("r")
     answer = flight.results()[0]
-    assert answer.finish_reason.message == "Aborted in waiting queue"
+    assert answer.finish_reason.message == "Abort in waiting queue"
     assert len(answer.output_ids) == len(answer.log_probs) > 0
 
 

@@ -189,6 +189,12 @@ def test_costliest_first() -> None:
     assert [micro.tolist() for micro in packed] == [[3, 4], [2], [0, 1]]
 
 
+def test_micro_batches_weigh_alike() -> None:
+    """Filled up to the budget they would be 10, 9 and 2 tokens: [5, 3], [9], [2]."""
+    packed = pack_index([[np.array([9, 2, 5, 3])]], max_tokens=10)[0][0]
+    assert [micro.tolist() for micro in packed] == [[0], [3, 1], [2]]
+
+
 def test_a_row_longer_than_the_budget_is_alone_and_named() -> None:
     lengths = np.array([3, 30, 3])
     assert sorted(micro.tolist() for micro in pack_index([[lengths]], max_tokens=10)[0][0]) == [[0, 2], [1]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ SPECS = {"input_ids": i64[B, S], "response_mask": flag[B, R], "uid": i64[B], "an
 
 
 def block() -> Block:
-    tokens = {"input_ids": [[1, 2, 3], [4, 5]], "response_mask": [[True, False], [True]]}
+    tokens: dict[str, list[Any]] = {"input_ids": [[1, 2, 3], [4, 5]], "response_mask": [[True, False], [True]]}
     return block_of_lists(SPECS, {**tokens, "uid": [1, 2], "answer": ["", "a"]})
 
 

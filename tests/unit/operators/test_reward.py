@@ -225,6 +225,13 @@ def test_an_empty_response_scores_zero_even_if_nothing_is_the_answer() -> None:
     assert scores.is_correct.tolist() == [0]
 
 
+def test_s17_texts_and_masks_of_different_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="1 responses but a response_mask of 4 rows"):
+        exact_match(["7"], ["7"], MASK)
+    with pytest.raises(DataError, match="4 texts but 1 answers"):
+        exact_match(["7"] * 4, ["7"], MASK)
+
+
 def test_rows_without_any_next_token_position() -> None:
     scores = exact_match(["7"], ["7"], torch.zeros(1, 0, dtype=torch.bool))
     assert scores.token_level_scores.shape == (1, 0)

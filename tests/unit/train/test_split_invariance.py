@@ -46,9 +46,10 @@ def gradient(path: Path, kind: str, losses: tuple[Any, ...], cut: Cut, dtype: st
     engine = TorchEngine(path, kind=kind, dtype=dtype)  # type: ignore[arg-type]
     before = parameters(engine)
     trained = engine._parameters()
-    updater = Updater(trained, torch.optim.SGD(trained, lr=0.0), engine._forward, Ranks(0, 1, rendezvous="", device=torch.device("cpu"), timeout_s=1), grad_clip=0)
+    ranks = Ranks(0, 1, rendezvous="", device=torch.device("cpu"), timeout_s=1)
+    updater = Updater(trained, torch.optim.SGD(trained, lr=0.0), engine._forward, ranks, grad_clip=0)
     objective = Objective(losses, (cut,))
-    (counts,) = whole_counts(objective, losses, updater._ranks)
+    (counts,) = whole_counts(objective, losses, ranks)
     updater.step(cut, loss_names(losses), counts, lr=1.0, place="test")
     return {name: before[name] - after for name, after in parameters(engine).items()}
 

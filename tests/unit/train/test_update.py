@@ -122,7 +122,7 @@ def test_L17_junk_outside_the_mask_does_not_reach_the_weights(policy_path: Path)
 def test_nan_loss_names_step_mini_batch_and_row_and_steps_nothing(policy_path: Path) -> None:
     rows = make_rows(LENGTHS)
     advantages = rows.advantages.clone()
-    advantages[3, 3] = float("nan")
+    advantages[3, 2] = float("nan")
     engine = TorchEngine(policy_path)
     engine.train(objective(rows))
     before = parameters(engine)
@@ -153,7 +153,8 @@ def test_infinite_gradient_of_a_finite_loss_names_the_rows_and_steps_nothing(pol
     rows = make_rows(LENGTHS)
     engine = TorchEngine(policy_path)
     before = parameters(engine)
-    with pytest.raises(EngineError, match=r"the gradient is not finite .*nothing was stepped: micro-batch 1, among row 0 \(uid 1, traj_uid 0\), row 1"):
+    where = r"the gradient is not finite .*nothing was stepped: micro-batch 1, among row 0 \(uid 1, traj_uid 0\), row 1"
+    with pytest.raises(EngineError, match=where):
         engine.train(Objective((Cliff(),), ((rows.take([0, 1]), rows.take([2, 3])),)))
     assert all(torch.equal(after, before[name]) for name, after in parameters(engine).items())
 

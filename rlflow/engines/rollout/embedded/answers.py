@@ -27,7 +27,7 @@ def _meta(request: Request) -> dict[str, Any]:
     assert request.finish is not None
     meta: dict[str, Any] = {
         "id": request.rid,
-        "finish_reason": _finish(request.finish),
+        "finish_reason": _finish(request.finish, thin=request.was_waiting),
         "weight_version": request.final_version,
         "weight_versions": request.version_spans(),
         "completion_tokens": len(request.output_ids),
@@ -49,11 +49,13 @@ def _input_logprobs(request: Request) -> list[tuple[float | None, int, None]]:
     return [(lp, token, None) for lp, token in zip([None, *request.input_log_probs], request.input_ids, strict=True)]
 
 
-def _finish(reason: FinishReason) -> dict[str, Any]:
+def _finish(reason: FinishReason, *, thin: bool) -> dict[str, Any]:
     if reason.type == "length":
         return {"type": "length", "length": reason.length}
     if reason.type == "stop":
         return {"type": "stop", "matched": reason.matched}
+    if thin:
+        return {"type": "abort", "message": reason.message}
     return {"type": "abort", "message": reason.message, "status_code": reason.status_code, "err_type": reason.err_type}
 
 

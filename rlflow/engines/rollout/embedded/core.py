@@ -61,21 +61,21 @@ class EngineCore:
 
     def abort(self, rid: str) -> None:
         """End the request of exactly this id, wherever it is."""
-        self._abort(lambda r: r.rid == rid, "Aborted", held_too=True)
+        self._abort(lambda r: r.rid == rid, held_too=True)
 
     def abort_all(self) -> None:
         """End all that run or wait; those that arrived during a pause stay, and start when it ends."""
-        self._abort(lambda r: True, "Aborted", held_too=False)
+        self._abort(lambda r: True, held_too=False)
 
     def abort_everything(self, message: str) -> None:
-        self._abort(lambda r: True, message, held_too=True)
+        self._abort(lambda r: True, held_too=True, message=message)
 
-    def _abort(self, matches: Callable[[Request], bool], message: str, *, held_too: bool) -> None:
+    def _abort(self, matches: Callable[[Request], bool], *, held_too: bool, message: str | None = None) -> None:
         for request in self.queue.drop(matches, held_too=held_too):
             request.was_waiting = True
-            self._deliver(request, FinishReason(type="abort", message=f"{message} in waiting queue"))
+            self._deliver(request, FinishReason(type="abort", message=message or "Abort in waiting queue"))
         for request in self._take_out(np.array([matches(r) for r in self.batch.requests], np.bool_)):
-            self._deliver(request, FinishReason(type="abort", message=message))
+            self._deliver(request, FinishReason(type="abort", message=message or "Aborted"))
 
     # -- pausing
 
