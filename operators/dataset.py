@@ -44,7 +44,6 @@ def dataset(path: str, *, split: Split = "train", tokenizer: str, limit: int | N
     Raises DataError for a file, column or split that is not there, and names the row of the file (from 0) for a value that is
     missing, a prompt without tokens and a prompt that the tokenizer has no tokens for.
     """
-
     file = find_data(path)
     rows = read_rows(file, split, limit)
     tokens = tokenizer_of(tokenizer)

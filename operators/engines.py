@@ -192,7 +192,7 @@ class _Trainer(Worker):
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
-        warmup_steps: int = 0,
+        warmup_steps: int = 5,
         max_tokens: int = 16_384,
         threads: int = 1,
     ) -> None:

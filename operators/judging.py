@@ -117,6 +117,9 @@ class _Batch:
             self.ranges += waiting
             discard(self.key, pool)
             return False
+        except WaitTimeout:
+            discard(self.key, pool)
+            raise
         return True
 
     def _alone(self, row: int) -> list[Outcome] | Verdict:
@@ -129,6 +132,9 @@ class _Batch:
                     return self._outcome(self._send(pool, range(row, row + 1)), START_S + self.timeout_s)
                 except BROKEN:
                     discard(key, pool)
+                except WaitTimeout:
+                    discard(key, pool)
+                    raise
         return Verdict(0.0, "crash", f"its process ended, {TRIES} times")
 
     def _send(self, pool: ProcessPool, rows: range) -> ProcessFuture[list[Outcome]]:

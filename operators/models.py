@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TINY = "tiny"
-TINY_ALPHABET = "0123456789 ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz,.?:=+-\n"
+TINY_ALPHABET = "\n 0123456789abcdefghijklmnopqrstuvwxyz,.?!:=+-()"
 
 
 def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "policy") -> Path:
@@ -24,7 +24,7 @@ def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "po
     if model == TINY:
         from rlflow.engines.tiny import make_tiny_model
 
-        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, kind=kind)
+        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, kv_heads=4, kind=kind)
     return checkpoint_folder(model)
 
 

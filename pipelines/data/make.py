@@ -1,12 +1,13 @@
 """Make the shipped data sets: python -m pipelines.data.make [folder]
 
-    digits.parquet          one turn      "Which is the largest of 3, 7, 1? " → 7
+    digits.parquet          one turn      "largest of 3, 7, 1? " → 7
+    digits_mixed.parquet    one turn      largest, smallest or middle of three digits: harder
     guess.parquet           many turns    the answer is a secret number; operators.environment.HigherLower replies
     reasoning_gym.parquet   one turn      tasks of reasoning-gym; the answer is the task's entry as JSON
 
 Each set is split by its operands, so that no combination that is asked in `test` occurs in `train` in any order or wording.
 Nothing is written where guessing without reading the operands would get more than MAX_BLIND of the test rows of the
-single-turn sets right. Equal seeds give equal rows.
+single-turn sets right. All prompts are in lower case: a small alphabet learns sooner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +26,10 @@ from rlflow.errors import DataError
 __all__ = ["MAX_BLIND", "Question", "digits", "guess", "split_rows", "write"]
 
 SEED = 1234
-HELD_OUT = 5  # one of so many operand combinations is asked about in `test` only
+HELD_OUT = 5  # every fifth operand combination is asked about in `test` only
 MAX_BLIND = 0.3
 
-PICK: dict[str, Callable[[tuple[int, ...]], int]] = {"largest": max, "smallest": min}
+PLACE = {"largest": 2, "middle": 1, "smallest": 0}  # of the three digits in order
 
 
 class Question(NamedTuple):
@@ -42,13 +43,15 @@ class Question(NamedTuple):
     said: str  # the answer as a model would say it: what the baselines count
 
 
-def digits() -> Iterator[Question]:
-    """Every ordered triple of digits, asked for its largest and its smallest."""
+def digits(words: Sequence[str]) -> Iterator[Question]:
+    """Every ordered triple of digits, repeats included, asked for each of `words`."""
     for numbers in itertools.product(range(10), repeat=3):
-        for word, pick in PICK.items():
-            ask = f"Which is the {word} of {{}}? ".format
-            answer = str(pick(numbers))
-            yield Question(ask(", ".join(map(str, numbers))), answer, ask("_, _, _"), word, tuple(sorted(numbers)), answer)
+        for word in words:
+            ask = f"{word} of {{}}? ".format
+            in_order = sorted(numbers)
+            low, middle, high = in_order
+            answer = str(in_order[PLACE[word]])
+            yield Question(ask(", ".join(map(str, numbers))), answer, ask("_, _, _"), word, (high, low, middle), answer)
 
 
 def guess() -> Iterator[Question]:
@@ -56,7 +59,7 @@ def guess() -> Iterator[Question]:
     for low, high in itertools.combinations(range(10), 2):
         for secret in range(low, high + 1):
             if high - low >= 3:
-                yield Question(f"Guess {low} to {high}: ", str(secret), "Guess _ to _: ", "guess", (low, high, secret), str(secret))
+                yield Question(f"guess {low} to {high}: ", str(secret), "guess _ to _: ", "guess", (low, high, secret), str(secret))
 
 
 def reasoning_gym(name: str, count: int, template: Callable[[dict[str, Any]], str], **config: Any) -> Iterator[Question]:
@@ -70,18 +73,18 @@ def reasoning_gym(name: str, count: int, template: Callable[[dict[str, Any]], st
         if len(seen) < count and entry["question"] not in seen:
             seen.add(entry["question"])
             del metadata["difficulty"]  # ranges of the generator, the same in each row
-            yield Question(entry["question"], json.dumps(entry), template(metadata), name, operands, entry["answer"])
+            yield Question(entry["question"].lower(), json.dumps(entry), template(metadata), name, operands, entry["answer"])
 
 
 def gym_mixture() -> Iterator[Question]:
     yield from reasoning_gym("chain_sum", 200, _sum_template, min_terms=2, max_terms=2, min_digits=1, max_digits=2)
-    yield from reasoning_gym("fraction_simplification", 200, lambda _: "_/_", max_value=20, max_factor=5, styles=["plain"])
+    yield from reasoning_gym("count_bits", 200, lambda _: "how many 1 bits are there in _?", min_n=1, max_n=1023)
 
 
 def _operands(metadata: dict[str, Any]) -> tuple[Any, ...]:
-    """What an entry asks about: the two numbers of a fraction, or the terms of a sum in any order."""
-    if "numerator" in metadata:
-        return (metadata["numerator"], metadata["denominator"])
+    """What an entry asks about: a number, or the terms of a sum in any order."""
+    if "number" in metadata:
+        return (str(metadata["number"]),)
     return tuple(sorted(metadata["expression"].split()))
 
 
@@ -90,11 +93,14 @@ def _sum_template(metadata: dict[str, Any]) -> str:
 
 
 # --- from questions to a file -----------------------------------------------------------------------------------------------------------
-def split_rows(questions: Iterable[Question], seed: int = SEED) -> list[dict[str, str]]:
-    """Rows with their split, shuffled: one of HELD_OUT operand combinations, with all its questions, is `test`."""
-    rows, chance = list(questions), random.Random(seed)
-    held_out = _held_out(rows, chance)
-    chance.shuffle(rows)
+def split_rows(questions: Iterable[Question]) -> list[dict[str, str]]:
+    """Rows with their split, shuffled: every HELD_OUT-th operand combination in their order, with all its questions, is `test`.
+
+    Their order starts with what decides the answer, so answers are about as frequent in `test` as in all rows.
+    """
+    rows = list(questions)
+    held_out = set(sorted({row.operands for row in rows})[HELD_OUT // 2 :: HELD_OUT])
+    random.Random(SEED).shuffle(rows)
     return [
         {
             "prompt": row.prompt, "answer": row.answer, "template": row.template,
@@ -102,18 +108,6 @@ def split_rows(questions: Iterable[Question], seed: int = SEED) -> list[dict[str
         }
         for row in rows
     ]  # fmt: skip
-
-
-def _held_out(rows: list[Question], chance: random.Random) -> set[tuple[Any, ...]]:
-    """One combination, by chance, of every HELD_OUT neighbours in the order of how many questions and which answers they have.
-
-    So answers are about as frequent in `test` as in all rows, and a constant answer is worth the same in both.
-    """
-    answers: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
-    for row in rows:
-        answers.setdefault(row.operands, []).append((row.template, row.said))
-    ordered = sorted(answers, key=lambda operands: (len(answers[operands]), sorted(answers[operands]), operands))
-    return {chance.choice(ordered[start : start + HELD_OUT]) for start in range(0, len(ordered), HELD_OUT)}
 
 
 def write(folder: Path, name: str, questions: Iterable[Question], *, max_blind: float | None) -> Baselines:
@@ -144,7 +138,8 @@ def _write_parquet(file: Path, rows: list[dict[str, str]]) -> None:
 
 
 def main(folder: Path) -> None:
-    write(folder, "digits.parquet", digits(), max_blind=MAX_BLIND)
+    write(folder, "digits.parquet", digits(["largest"]), max_blind=MAX_BLIND)
+    write(folder, "digits_mixed.parquet", digits(list(PLACE)), max_blind=MAX_BLIND)
     write(folder, "guess.parquet", guess(), max_blind=None)
     write(folder, "reasoning_gym.parquet", gym_mixture(), max_blind=MAX_BLIND)
 

@@ -208,8 +208,8 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(value: Any) -> bytes:
     """JSON of a struct of this package; equal values give equal bytes."""
-    plain = msgspec.to_builtins(value, enc_hook=_enc, str_keys=True, order="deterministic")  # json.encode sorts no dict of int keys
-    return msgspec.json.encode(plain, order="deterministic")
+    plain = msgspec.to_builtins(value, enc_hook=_enc, order="deterministic", str_keys=True)
+    return msgspec.json.encode(plain)
 
 
 def decode(data: bytes, kind: type[T]) -> T:

@@ -114,6 +114,6 @@ def _original_names(traced: Trace, swaps: Swaps) -> Swaps:
 def _check_swaps(traced: Trace, swaps: Swaps) -> None:
     names = [n.name for n in traced.nodes if n.declaration is not None]
     for name in swaps:
-        if name not in names and name not in traced.original.values():
+        if name not in traced.swapped:
             near = trace.nearest(name, names)
             raise UsageError(f"`{traced.name}` has no call named `{name}`{near}\n  its calls: {', '.join(names)}")

@@ -46,7 +46,7 @@ def _solve(equations: list[Equation], letters: dict[str, Dim]) -> dict[str, list
         for use, _, want, got in equations:
             unknown = want.letters - letters.keys()
             if len(unknown) == 1 and want.terms.get((letter := min(unknown),)) == 1 and _linear(want, letter):
-                value = got - (want - Dim.letter(letter)).put(letters)
+                value = got if want.single else got - (want - Dim.letter(letter)).put(letters)
                 if (use, value) not in said.setdefault(letter, []):
                     said[letter].append((use, value))
         if not said:

@@ -35,9 +35,10 @@ class Block:
     columns: Mapping[str, Column]
 
     def __post_init__(self) -> None:
+        rows = self.rows
         for name, column in self.columns.items():
-            if column.rows != self.rows:
-                raise DataError(f"column `{name}` has {column.rows} rows, `{next(iter(self.columns))}` has {self.rows}")
+            if column.rows != rows:
+                raise DataError(f"column `{name}` has {column.rows} rows, `{next(iter(self.columns))}` has {rows}")
 
     @property
     def rows(self) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 
 from rlflow.errors import DataError
 
-from .dtypes import Array, storage, store, widen
+from .dtypes import NUMPY, Array, storage, store, widen
 
 UTF8 = ("utf-8", "surrogatepass")  # a lone surrogate in a model's answer must survive the trip
 
@@ -39,7 +39,7 @@ class Column:
     axis: int = 1  # of the padded tensor [B, ...]; meaningless without offsets
 
     def __post_init__(self) -> None:
-        if self.values.dtype != storage(self.dtype):
+        if self.values.dtype != NUMPY.get(self.dtype):
             raise DataError(f"a {self.dtype} column needs {storage(self.dtype)} values, got {self.values.dtype}")
         if self.offsets is None:
             if self.dtype == "text":
@@ -88,8 +88,11 @@ class Column:
         first, values = columns[0], np.concatenate([c.values for c in columns])
         if first.offsets is None:
             return Column(first.dtype, values)
-        lengths = np.concatenate([np.diff(c.offsets) for c in columns if c.offsets is not None])
-        return Column(first.dtype, values, offsets_of(lengths), first.axis)
+        ends = [c.offsets[1:] for c in columns if c.offsets is not None]
+        starts = offsets_of([len(c.values) for c in columns])[:-1]
+        offsets = np.concatenate([[0], *ends])
+        offsets[1:] += np.repeat(starts, [len(end) for end in ends])
+        return Column(first.dtype, values, offsets, first.axis)
 
     # --- facts -----------------------------------------------------------------------------------
     @property

@@ -21,7 +21,7 @@ from rlflow.errors import DataError
 
 from .batch import Block
 from .column import Column
-from .dtypes import Array, storage
+from .dtypes import NUMPY, Array
 
 HEAD = struct.Struct("<4sIQQ8x")  # magic, bytes of the table, serial, bytes in all
 MAGIC = b"RLFB"
@@ -112,7 +112,7 @@ def _columns(table: _Table, body: memoryview) -> Iterator[tuple[str, Column]]:
     for entry in table.columns:
         if entry.offsets not in seen:
             seen[entry.offsets] = np.ndarray((table.rows + 1,), np.int64, body, entry.offsets)
-        values: Array = np.ndarray(entry.shape, storage(entry.dtype), body, entry.values)
+        values: Array = np.ndarray(entry.shape, NUMPY[entry.dtype], body, entry.values)
         yield entry.name, Column(entry.dtype, values, seen[entry.offsets], entry.axis)
 
 

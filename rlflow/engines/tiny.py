@@ -41,6 +41,7 @@ def make_tiny_model(
     heads: int = 4,
     kv_heads: int = 2,
     max_position_embeddings: int = 512,
+    initializer_range: float = 0.08,
     architecture: Architecture = "llama",
     kind: Kind = "policy",
 ) -> Path:
@@ -61,6 +62,7 @@ def make_tiny_model(
         "heads": heads,
         "kv_heads": kv_heads,
         "max_position_embeddings": max_position_embeddings,
+        "initializer_range": initializer_range,
         "architecture": architecture,
         "kind": kind,
     }
@@ -179,6 +181,7 @@ def _initialised_model(recipe: dict[str, Any]) -> Any:
         num_attention_heads=recipe["heads"],
         num_key_value_heads=recipe["kv_heads"],
         max_position_embeddings=recipe["max_position_embeddings"],
+        initializer_range=recipe["initializer_range"],  # the usual 0.02 learns half as fast from scratch at this size
         pad_token_id=PAD_ID,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,

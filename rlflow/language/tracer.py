@@ -5,7 +5,7 @@ bind (or swap) → arguments, sorted by kind → results: values that stand for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, get_args, get_origin
@@ -18,7 +18,7 @@ from .loss import Loss, Micro, Objective, reads_of, rows_of
 from .operator import Declaration
 from .record import Absent, Record, labels, names_of, specs_of, values_of
 from .source import Call, Place, Ref
-from .spec import Spec
+from .spec import Spec, optional
 from .swap import replacement
 from .trace import Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
 from .worker import Worker
@@ -35,7 +35,8 @@ def trace_call(current: Trace, declaration: Declaration, frame: FrameType, args:
     except TypeError as error:
         node = TracedNode(len(current.nodes), name, title, call, via, declaration, worker)
         tracer = CallTracer(current, node, declaration)
-        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}{declaration.signature}`")
+        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}({_parameters(declaration)})`")
+        tracer.mention([*enumerate(args), *kwargs.items()])
         return tracer.run(dict(declaration.signature.bind_partial().arguments))
     swap = current.swaps.get(name)
     if swap is None:
@@ -47,6 +48,7 @@ def _swapped(
     current: Trace, old: Declaration, swap: Callable[..., Any], bound: dict[str, Any], name: str, call: Call, via: Place | None
 ) -> Any:
     """The same call with another function: bound by parameter name, so it may need fewer fields."""
+    current.swapped.add(name)
     found, refused = replacement(old, swap, bound, call.place)
     new = found.declaration
     if new is None and not refused:
@@ -100,6 +102,13 @@ class CallTracer:
             Diagnostic(code=code, message=message, where=where, label=label, related=related, notes=notes, help=help)
         )
 
+    def mention(self, arguments: Iterable[tuple[int | str, Any]]) -> None:
+        """Fields that a refused call was given: they are not dead, only the call is wrong."""
+        here = source.parameter_ref(self.declaration.fn, "")
+        for name, value in arguments:
+            if isinstance(value, Value):
+                self.node.uses.append(TracedUse(str(name), trace.field_of(value), None, self.node.call.place, here, read=False))
+
     # --- arguments -------------------------------------------------------------------------------
     def _defaults(self, bound: dict[str, Any]) -> dict[str, Any]:
         """In the order of the signature, configuration that was not given included: the plan says what will run."""
@@ -138,14 +147,25 @@ class CallTracer:
                 self._record(name, value, hint, at)
             case WeightsValue():
                 self._weights(name, trace.weights_of(value), hint, at)
+            case Absent() | None if spec is not None and optional(hint) is not None:
+                self.node.config[name] = None  # `values: Values | None = None`: the operator can do without
             case Absent():
                 self._missing(name, value, at, here)
             case Value() if spec is not None:
                 self.node.uses.append(TracedUse(name, trace.field_of(value), spec, at, here))
             case Value():
-                self.refuse("RLF002", f"parameter `{name}` of `{self.node.title}` has no field type", where=at, related=labels(here))
+                self.mention([(name, value)])
+                self.refuse(
+                    "RLF002",
+                    f"parameter `{name}` of `{self.node.title}` has no field type",
+                    where=at,
+                    label=f"`{trace.field_of(value).name}` is a field",
+                    related=labels(here),
+                    help="annotate the parameter with an alias that has dtype and shape",
+                )
             case _ if spec is not None:
-                self.refuse("RLF005", f"`{name}` of `{self.node.title}` is a field, got {value!r}", where=at, related=labels(here))
+                message = f"`{name}` of `{self.node.title}` is a field, got {value!r}"
+                self.refuse("RLF005", message, where=at, label="no field", related=labels(here))
             case _:
                 self._config(name, value, at)
 
@@ -285,3 +305,8 @@ class CallTracer:
         if self.declaration.serves and isinstance(bound.get(self.declaration.serves), Worker):
             served += (bound[self.declaration.serves],)
         return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served))
+
+
+def _parameters(declaration: Declaration) -> str:
+    parameters = [p for name, p in declaration.signature.parameters.items() if name != "self"]
+    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)

@@ -25,6 +25,7 @@ def board(state: State) -> None:
     while _queue_takes_one(state) and (uids := _who_boards(state)):
         _form(state, uids)
         _start_training(state)
+    drop_remainder(state)
 
 
 def first_violation(

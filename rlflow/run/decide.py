@@ -22,7 +22,7 @@ from .fleet import engine_down, engine_up, free, start, sync, sync_failed, synce
 from .rollout import failed, landed, ran
 from .state import State
 from .timeouts import timeout
-from .training import conclude, end, has_nothing_to_train, save_failed, saved, trained, trainer_down
+from .training import conclude, end, has_nothing_to_train, save_failed, saved, train_failed, trained, trainer_down
 
 __all__ = ["decide"]
 
@@ -93,6 +93,7 @@ HANDLERS: dict[type[Any], Callable[[State, Any], bool]] = {
     events.Failed: failed,
     events.Ran: ran,
     events.Trained: trained,
+    events.TrainFailed: train_failed,
     events.TrainerDown: trainer_down,
     events.Synced: synced,
     events.SyncFailed: sync_failed,

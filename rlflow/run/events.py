@@ -83,6 +83,13 @@ class Trained(Event, frozen=True):
     batch: BatchId
 
 
+class TrainFailed(Event, frozen=True):
+    """An operator of the batch scope raised: the batch cannot be trained."""
+
+    batch: BatchId
+    why: str
+
+
 class TrainerDown(Event, frozen=True):
     """A worker that is not an engine is gone."""
 
@@ -138,8 +145,8 @@ class Stop(Event, frozen=True):
 
 
 AnyEvent = (
-    RunStarted | WorkersUp | EngineUp | EngineDown | Free | Landed | Failed | Ran | Trained | TrainerDown | Synced | SyncFailed
-    | Evaluated | EvaluationFailed | Saved | SaveFailed | Timeout | SourceEnd | Stop
+    RunStarted | WorkersUp | EngineUp | EngineDown | Free | Landed | Failed | Ran | Trained | TrainFailed | TrainerDown
+    | Synced | SyncFailed | Evaluated | EvaluationFailed | Saved | SaveFailed | Timeout | SourceEnd | Stop
 )  # fmt: skip
 
 # -- actions ----------------------------------------------------------------------------------------------------------------------
@@ -187,7 +194,7 @@ class Train(Action, frozen=True):
 
 
 class Sync(Action, frozen=True):
-    """Bring the weights of the sync's version (always the published one) to its engine and probe them; answer ``Synced``/``SyncFailed``."""
+    """Bring the weights of the version (the published one) to the engine and probe them; answer ``Synced``/``SyncFailed``."""
 
     sync: SyncId
 

@@ -106,7 +106,8 @@ class Fleet:
 
     async def _or_death(self, wanted: asyncio.Future[X], what: str, timeout: float) -> X:
         """The result of `wanted`, unless a process dies or the time runs out before."""
-        done, _ = await asyncio.wait({wanted, self.died}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {wanted, self.died}
+        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if wanted in done:
             return wanted.result()
         wanted.cancel()

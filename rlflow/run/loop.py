@@ -52,7 +52,8 @@ class Loop:
         self.tell(ev.WorkersUp())
         worker = asyncio.create_task(self._consume())
         try:
-            await asyncio.wait({self.finish, worker}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {self.finish, worker}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if worker.done():
                 worker.result()  # a fault of ours: raise it
             return self.finish.result()

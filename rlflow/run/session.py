@@ -127,7 +127,8 @@ class _Session:
     async def _watched(self, fleet: Fleet, job: Coroutine[Any, Any, Outcome], staff: Staff) -> Outcome:
         """The outcome of `job`; a process that dies while it runs is told to the loop, or ends what has not come to a loop yet."""
         task = asyncio.ensure_future(job)
-        await asyncio.wait({task, fleet.died}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {task, fleet.died}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             process, error = fleet.died.result()
             if self.loop is None:

@@ -3,17 +3,19 @@
     Trained(b) → publish b + 1 → Save, if due → engines are stale
     nothing left to train → evaluate and save the last version → Finish
     Stop → the running train step ends → Save → Finish;  a second Stop → Finish
+
+A stop waits for no evaluation and no sync. Groups that were not trained stay live.
 """
 
 from __future__ import annotations
 
 from .evaluation import make_due
-from .events import Finish, Save, Saved, SaveFailed, Trained, TrainerDown
+from .events import Finish, Save, Saved, SaveFailed, Trained, TrainerDown, TrainFailed
 from .fleet import make_stale
 from .ids import BatchId
 from .state import State
 
-__all__ = ["conclude", "end", "has_nothing_to_train", "save_failed", "saved", "trained", "trainer_down"]
+__all__ = ["conclude", "end", "has_nothing_to_train", "save_failed", "saved", "train_failed", "trained", "trainer_down"]
 
 
 def trained(state: State, event: Trained) -> bool:
@@ -33,6 +35,13 @@ def trained(state: State, event: Trained) -> bool:
         _save(state)
     if state.config.eval_every and version % state.config.eval_every == 0:
         make_due(state, version)
+    return True
+
+
+def train_failed(state: State, event: TrainFailed) -> bool:
+    if state.training is None or state.training.id != event.batch:
+        return False
+    state.fail(f"batch {event.batch.batch} could not be trained: {event.why}")
     return True
 
 

@@ -4,6 +4,6 @@ explain   the field map: fields, their writers and readers, what crosses to anot
 code      the page of an error code
 """
 
-from .code import explain_code as explain_code
+from .codes import explain_code as explain_code
 from .explain import explain as explain
 from .explain import explain_json as explain_json

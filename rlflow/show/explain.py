@@ -1,4 +1,4 @@
-"""`rlflow explain pipelines/grpo.py`: the field map as text, 130 columns wide.
+"""`rlflow explain pipelines/grpo.py`: the field map as text, 138 columns wide.
 
 processes   which call runs where
 weights     each feedback, its readings and who holds them
@@ -17,8 +17,8 @@ from ..compile.place import CONTROLLER
 from ..compile.plan import Plan
 from .fieldmap import FieldMap, FieldRow, field_map
 
-WIDTH = 130
-COLUMNS = (("field", 22), ("type", 19), ("role", 18), ("rows", 7), ("depends on", 23), ("read by", 37))  # and two in front
+WIDTH = 138
+COLUMNS = (("field", 22), ("type", 19), ("role", 23), ("rows", 7), ("depends on", 23), ("read by", 42))  # and two in front
 
 
 def explain(plan: Plan) -> str:

@@ -144,7 +144,7 @@ def _hops(plan: Plan) -> Iterator[Hop]:
     for field in plan.graph.fields:
         if field.source is None and field.id in plan.facts.specs:
             sender = plan.facts.site[field.node]
-            for receiver in dict.fromkeys(plan.facts.site[node.id] for node in readers_of(plan, field)):
+            for receiver in dict.fromkeys(_receiver(plan, node, sender) for node in readers_of(plan, field)):
                 if receiver not in (sender, CONTROLLER):
                     crossing.setdefault((sender, receiver), []).append(field)
     for (sender, receiver), fields in crossing.items():
@@ -157,6 +157,14 @@ def _hops(plan: Plan) -> Iterator[Hop]:
             else:
                 size += _elements(spec.shape[1:]) * width
         yield Hop(sender=sender, receiver=receiver, fields=tuple(f.name for f in fields), bytes_a_row=str(size), text=tuple(text))
+
+
+def _receiver(plan: Plan, node: Node, sender: str) -> str:
+    """The process of a reader. After a shard the rows of a data-parallel worker are on other ranks than those that scored them."""
+    site = plan.facts.site[node.id]
+    ranks = plan.graph.workers[node.worker].dp_size if node.worker is not None else 1
+    moved = ranks > 1 and any(rows.scope in ("shard", "micro") for use in node.uses if (rows := plan.facts.rows_of(use.field)))
+    return f"{site} (other ranks)" if site == sender and moved else site
 
 
 def _elements(shape: tuple[Dim, ...]) -> Dim:

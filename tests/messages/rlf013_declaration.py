@@ -1,7 +1,7 @@
 """RLF013: a declaration that does not fit the signature. Refused where it is written, before any pipeline."""
 from collections.abc import Callable
 
-from rlflow import Plan, RowsT, operator, pipeline
+from rlflow import RowsT, operator, pipeline
 from start import Start
 from vocabulary import micro_pack, ppo_clip, rebalance, shard, sync
 

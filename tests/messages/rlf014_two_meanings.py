@@ -11,7 +11,7 @@ class Normalised(Record):
 
 
 def bad() -> None:
-    class Both(PpoRows, Normalised): ...  # type: ignore[misc]
+    class Both(PpoRows, Normalised): ...
 
 
 @pipeline

@@ -3,7 +3,7 @@ from typing import Annotated
 
 from start import Start
 from rlflow import Tensor, f32, fresh, operator, pipeline
-from vocabulary import InputIds, T, advantage
+from vocabulary import InputIds, T
 
 
 @operator(per="row")

@@ -1,7 +1,7 @@
 """RLF121: groups are filtered by shaped rewards: a length penalty makes a group of right answers look mixed."""
 from rlflow import Record, pipeline
 from start import Start
-from vocabulary import InputIds, OldLogProbs, ResponseMask, TokenScores, TrainRows, Uid, form_batch, exact_match, grpo, keep_mixed, length_penalty, shaping
+from vocabulary import InputIds, ResponseMask, TokenScores, TrainRows, Uid, form_batch, exact_match, grpo, keep_mixed, length_penalty, shaping
 
 
 class Scored(Record):

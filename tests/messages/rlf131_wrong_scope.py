@@ -1,7 +1,7 @@
 """RLF131: rewards of the whole batch meet rows of one data-parallel rank."""
 from start import Start
-from rlflow import Record, operator, pipeline
-from vocabulary import Advantages, TokenRewards, TrainRows, micro_pack, pad, ppo_clip, shard, sync
+from rlflow import operator, pipeline
+from vocabulary import Advantages, TokenRewards, TrainRows, micro_pack, ppo_clip, shard, sync
 
 
 @operator(per="row")

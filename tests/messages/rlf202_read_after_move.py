@@ -1,7 +1,7 @@
 """RLF202: version k is read on the worker that has already trained it away. The replica that the engine serves is another copy: it may be read."""
 from start import Start
-from rlflow import Record, pipeline
-from vocabulary import OldLogProbs, Prompts, dataset, micro_pack, pad, ppo_clip, shard, sync
+from rlflow import pipeline
+from vocabulary import dataset, micro_pack, pad, ppo_clip, shard, sync
 
 
 @pipeline

@@ -1,7 +1,7 @@
 """RLF502: rows are reordered over the whole batch after they were cut into slices."""
 from start import Start
 from rlflow import pipeline
-from vocabulary import TrainRows, micro_pack, pad, ppo_clip, rebalance, shard, sync
+from vocabulary import TrainRows, micro_pack, ppo_clip, rebalance, shard, sync
 
 
 def train(s: Start, rows: TrainRows) -> None:

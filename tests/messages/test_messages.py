@@ -6,7 +6,6 @@ The pairs are the docs: `rlflow explain RLF202` prints them. After a change that
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,3 @@ def test_the_message_holds_the_code_that_the_file_is_named_after(name: str) -> N
 
 def test_each_code_has_a_program() -> None:
     assert {name[:6].upper() for name in PROGRAMS} == set(CODES)
-
-
-def test_no_program_needs_torch() -> None:
-    assert "torch" not in {name for name in sys.modules if name in ("vocabulary", "start")}

@@ -2,5 +2,6 @@
 
     protocol.py   Pool: put, view, release, pin; Key, PoolStats
     freelist.py   which bytes of a lane are free (pure)
-    shm.py        the pool of one host: an arena of lanes in /dev/shm, one lane a writing process, no server
+    arena.py      the memory of a run: unnamed files in /dev/shm, one lane a writing process
+    shm.py        the pool of one host, on an arena; no server
 """

@@ -112,7 +112,11 @@ class _Writer:
         self._check_process("put")
         laid = layout.plan(block)
         key = self._reserve(laid.nbytes, block.rows, timeout)
-        layout.write(laid, self._lane.memory[key.offset : key.offset + key.nbytes], key.serial)
+        try:
+            layout.write(laid, self._lane.memory[key.offset : key.offset + key.nbytes], key.serial)
+        except BaseException:
+            self.release([key])  # nobody else knows the key
+            raise
         return key
 
     def _reserve(self, nbytes: int, rows: int, timeout: float) -> Key:

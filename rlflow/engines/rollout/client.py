@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import urllib3
-from urllib3.exceptions import HTTPError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
 from rlflow.engines.rollout.protocol import (
     EngineGone,
@@ -175,6 +175,8 @@ class HttpRolloutClient:
             response = self._pool.request(
                 method, path, body=body, headers={"Content-Type": "application/json"}, timeout=self._timeout, redirect=False
             )
+        except NewConnectionError as error:  # to urllib3 a kind of timeout
+            raise EngineGone(f"engine at {self._url} is gone: {path} failed with {error}") from error
         except TimeoutError as error:
             raise EngineTimeout(f"engine at {self._url} did not answer {path} within {self._timeout:g} s") from error
         except (HTTPError, OSError) as error:

@@ -19,7 +19,7 @@ def keys(name: str, found: dict[str, Any]) -> None:
     assert sorted(found) == GOLDEN[name]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def finished(server: Server) -> dict[str, Any]:
     answer: dict[str, Any] = server.post("/generate", REQUEST)[1]
     return answer
@@ -82,7 +82,7 @@ def test_a_batch_numbers_its_answers(server: Server) -> None:
 def test_info(server: Server) -> None:
     keys("model_info", server.get("/model_info"))
     assert server.get("/get_model_info") == server.get("/model_info")
-    assert {"version", "dtype", "context_length", "max_total_tokens", "internal_states", "weight_version"} <= set(server.get("/server_info"))
+    assert {"version", "dtype", "context_length", "max_total_tokens", "weight_version"} <= set(server.get("/server_info"))
     keys("models.data", server.get("/v1/models")["data"][0])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +12,6 @@ from rlflow.engines.rollout import EngineRefused, SamplingParams
 
 PROMPT = [5, 9, 14, 30]
 LONG = SamplingParams(max_new_tokens=1000, ignore_eos=True)
-
-
-@pytest.fixture(autouse=True)
-def _whole_again(server: Server, model_dir: Path) -> Iterator[None]:
-    yield
-    info = server.client.server_info()
-    server.client.resume(info.released)  # type: ignore[arg-type]
-    if info.update_session:
-        server.client.end_weight_update()
-    assert server.post("/update_weights_from_disk", {"model_path": str(model_dir)})[0] == 200
-    server.client.continue_generation()
 
 
 def push(server: Server, weights: dict[str, object]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from rollout_server import InFlight, Server, wait_for, with_seed
@@ -12,14 +11,7 @@ from rollout_server import InFlight, Server, wait_for, with_seed
 from rlflow.engines.rollout import EngineRefused, SamplingParams
 
 PROMPTS = [[5, 9, 14, 30], [7] * 11, [40, 3]]
-LONG = SamplingParams(max_new_tokens=1500, ignore_eos=True)
-
-
-@pytest.fixture(autouse=True)
-def _running_again(server: Server) -> Iterator[None]:
-    yield
-    server.client.continue_generation()
-    server.client.abort(abort_all=True)
+LONG = SamplingParams(max_new_tokens=600, ignore_eos=True)
 
 
 def undisturbed(server: Server) -> list[list[int]]:
@@ -58,7 +50,7 @@ def test_abort_ends_them_with_what_they_have(server: Server) -> None:
     server.client.pause("abort")
     answers = flight.results()
     assert [a.finish_reason.type for a in answers] == ["abort"] * 3
-    assert all(0 < len(a.output_ids) < 1500 for a in answers)
+    assert all(0 < len(a.output_ids) < 600 for a in answers)
     assert server.load()["num_running_reqs"] == 0
 
 

@@ -20,7 +20,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input_ids": [5, VOCAB]}, f"holds {VOCAB}, outside the vocabulary of {VOCAB}"),
     ({"input_ids": [-1]}, "holds -1, outside the vocabulary"),
     ({"text": "A"}, "cannot be tokenized"),
-    (OK | {"sampling_params": {"max_new_tokens": CONTEXT - 2}}, f"maximum context length of {CONTEXT} tokens. You requested a total of {CONTEXT + 1}"),
+    (OK | {"sampling_params": {"max_new_tokens": CONTEXT - 2}}, f"{CONTEXT} tokens. You requested a total of {CONTEXT + 1}"),
     (OK | {"sampling_params": {"max_new_tokens": 0}}, "max_new_tokens is 0"),
     (OK | {"sampling_params": {"temperature": -1}}, "temperature is -1"),
     (OK | {"sampling_params": {"top_p": 0}}, "top_p is 0"),

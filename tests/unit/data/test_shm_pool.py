@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlflow.data import layout
 from rlflow.data.batch import Block, Column
 from rlflow.data.pool.arena import ShmArena
 from rlflow.data.pool.protocol import Key, Pool
@@ -78,6 +79,16 @@ def test_stats_count_what_is_outstanding(pool: ShmPool) -> None:
     assert (stats.keys, stats.bytes, stats.peak_bytes) == (1, keys[2].nbytes, sum(key.nbytes for key in keys))
     pool.release(keys[2:])
     assert (pool.stats().keys, pool.stats().bytes, pool.stats().peak_bytes) == (0, 0, 3 * keys[0].nbytes)
+
+
+def test_a_put_that_fails_leaves_nothing_behind(pool: ShmPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layout, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.put(tokens(1))
+    assert (pool.stats().keys, pool.stats().bytes) == (0, 0)
 
 
 # --- stale keys -----------------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,13 @@ def test_G2_identical_rewards_give_exactly_zero(estimator: Any, score: float, co
     assert estimator(rewards, mask, torch.zeros(copies, dtype=torch.long)).advantages.abs().max() == 0
 
 
+@pytest.mark.parametrize("estimator", [grpo, rloo, partial(grpo, scale_by_std=False)])
+def test_G2_identical_rewards_of_forked_trajectories_give_exactly_zero(estimator: Any) -> None:
+    rewards, mask = outcome([0.1] * 9)  # seven leaves weigh 1/7 each, and 7 · (0.1 / 7) is not 0.1
+    got = estimator(rewards, mask, torch.zeros(9, dtype=torch.long), traj_uid=torch.tensor([0] * 7 + [1, 2]))
+    assert got.advantages.abs().max() == 0
+
+
 def test_small_differences_on_a_large_reward_survive() -> None:
     rewards, mask = outcome([10_000.0, 10_000.001, 10_000.002])
     steps = rewards[:, -1].double()

@@ -178,7 +178,7 @@ def test_mini_batches_survive_shard() -> None:
 
 
 # --- one truth ------------------------------------------------------------------------------------------------------------------------
-@given(st.lists(st.integers(2, 30), min_size=1, max_size=24), st.integers(1, 3), st.integers(1, 3), st.integers(30, 90))
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=24), st.integers(1, 3), st.integers(1, 3), st.integers(30, 90))
 def test_tensors_and_the_plan_give_the_same_micro_batches(lengths: list[int], dp: int, minis: int, budget: int) -> None:
     rows = block(lengths)
     ready = rebalance(pad(record(rows), multiple=dp * minis), pieces=4 * dp, mini_batches=minis)

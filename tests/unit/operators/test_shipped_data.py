@@ -5,59 +5,88 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from operators.baselines import blind_baselines
-from operators.dataset import SHIPPED, read_rows
+from operators.dataset import SHIPPED, dataset, read_rows
 from operators.verifiers import reasoning_gym
 from pipelines.data import make
 from rlflow.errors import DataError
 
+SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 FILES = sorted(SHIPPED.glob("*.parquet"))
 
 
 def rows_of(name: str) -> dict[str, dict[str, list[Any]]]:
-    return {split: read_rows(SHIPPED / name, split) for split in ("train", "test")}
+    return {split: read_rows(SHIPPED / name, split) for split in SPLITS}
 
 
-def test_there_are_three_small_files() -> None:
-    assert [file.name for file in FILES] == ["digits.parquet", "guess.parquet", "reasoning_gym.parquet"]
+def test_there_are_four_small_files() -> None:
+    assert [file.name for file in FILES] == ["digits.parquet", "digits_mixed.parquet", "guess.parquet", "reasoning_gym.parquet"]
     assert max(file.stat().st_size for file in FILES) < 200_000
 
 
-@pytest.mark.parametrize(("name", "questions"), [("digits.parquet", make.digits), ("guess.parquet", make.guess)])
-def test_the_script_still_makes_the_shipped_rows(name: str, questions: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "questions"),
+    [
+        ("digits.parquet", make.digits(["largest"])),
+        ("digits_mixed.parquet", make.digits(["largest", "middle", "smallest"])),
+        ("guess.parquet", make.guess()),
+    ],
+)
+def test_the_script_still_makes_the_shipped_rows(name: str, questions: Iterable[make.Question]) -> None:
     import pyarrow.parquet as pq
 
-    assert pq.read_table(SHIPPED / name).to_pylist() == make.split_rows(questions())
+    assert pq.read_table(SHIPPED / name).to_pylist() == make.split_rows(questions)
 
 
-def test_answers_of_the_digits_are_right() -> None:
-    for rows in rows_of("digits.parquet").values():
+DIGITS = ["digits.parquet", "digits_mixed.parquet"]
+PLACES = {"largest": 2, "middle": 1, "smallest": 0}
+
+
+@pytest.mark.parametrize("name", DIGITS)
+def test_answers_of_the_digits_are_right(name: str) -> None:
+    for rows in rows_of(name).values():
         for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
-            numbers = sorted(re.findall(r"\d", prompt))
-            assert answer == numbers[-1 if "largest" in prompt else 0]
+            assert answer == sorted(re.findall(r"\d", prompt))[PLACES[prompt.split()[0]]]
 
 
-def test_no_digits_of_test_occur_in_train_in_any_order() -> None:
-    operands = {split: {tuple(sorted(re.findall(r"\d", p))) for p in rows["prompt"]} for split, rows in rows_of("digits.parquet").items()}
+@pytest.mark.parametrize("name", DIGITS)
+def test_no_digits_of_test_occur_in_train_in_any_order(name: str) -> None:
+    operands = {split: {tuple(sorted(re.findall(r"\d", p))) for p in rows["prompt"]} for split, rows in rows_of(name).items()}
     assert not operands["train"] & operands["test"]
     assert (len(operands["train"]), len(operands["test"])) == (176, 44)
 
 
-def test_guessing_the_digits_is_worth_less_than_0_3() -> None:
-    test = rows_of("digits.parquet")["test"]
+@pytest.mark.parametrize(
+    ("name", "rows", "constant", "blind"), [("digits.parquet", 222, 60, 60), ("digits_mixed.parquet", 666, 81, 162)]
+)
+def test_guessing_the_digits_is_worth_less_than_0_3(name: str, rows: int, constant: int, blind: int) -> None:
+    import pyarrow.parquet as pq
+
+    test = pq.read_table(SHIPPED / name, filters=[("split", "=", "test")]).to_pydict()
+    most = Counter(zip(test["task"], test["answer"], strict=True))
+    assert (len(test["answer"]), max(Counter(test["answer"]).values())) == (rows, constant)
+    assert sum(max(most[word, str(digit)] for digit in range(10)) for word in PLACES) == blind
     baselines = blind_baselines(test["answer"], test["template"])
-    assert (baselines.best_constant, baselines.best_blind) == (0.15, 0.285)
+    assert (baselines.best_constant, baselines.best_blind) == (constant / rows, blind / rows)
+    assert baselines.best_blind <= 0.3
+
+
+def test_the_tiny_tokenizer_has_every_character_of_every_set() -> None:
+    for file in FILES:
+        for split in SPLITS:
+            assert dataset(file.name, split=split, tokenizer="tiny").answer
 
 
 def test_templates_hold_no_operand() -> None:
     for file in FILES:
         for rows in rows_of(file.name).values():
-            assert not [template for template in set(rows["template"]) if re.search(r"\d", template)]
+            assert not [template for template in set(rows["template"]) if re.search(r"\d", template.replace("1 bits", ""))]
 
 
 def test_every_secret_lies_in_its_range() -> None:

@@ -1,75 +1,20 @@
-"""A world of integers around ``decide``: it performs the actions and checks every one of them against books of its own.
-
-The books are kept from actions and events alone; the state is only compared with them. What is checked, after every transition:
-  1. each drawn prompt is in exactly one of live, trained once, dropped          4. something is outstanding or the run is finished
-  2. a batch holds whole groups, each trajectory landed and passed by every hop  5. in-flight and queue stay within their bounds
-  3. no trained span has a gap above max_lag                                     6. first requests go to engines that hold the published version
-"""
+"""A world of integers around ``decide``: it performs the actions, answers them well or badly, and keeps books on every one of them."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections import Counter
-from dataclasses import dataclass, field
+
+from decide_books import Books
 
 from rlflow.run import events as ev
 from rlflow.run.decide import decide
-from rlflow.run.ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId, Unit
-from rlflow.run.state import Config, Origin, State
+from rlflow.run.ids import BatchId, EvaluationId, Span, SyncId, TrajectoryId, Unit
+from rlflow.run.state import State
 
 
-@dataclass
-class Member:
-    """What the world knows of one trajectory of a drawn group."""
-
-    state: str = "queued"
-    attempts: list[int] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    hops: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Host:
-    """What the world knows of one engine."""
-
-    start: int = 0
-    up: bool = False
-    held: int | None = None
-    capacity: int = 0
-    running: set[TrajectoryId] = field(default_factory=set)
-
-
-class World:
-    def __init__(self, config: Config, origin: Origin | None = None) -> None:
-        self.config, self.origin = config, origin or Origin()
-        self.state = State(config, origin)
-        self.published = self.formed = self.origin.version
-        self.tags: dict[int, int] = {}
-        self.members: dict[int, list[Member]] = {}
-        self.group_hops: dict[int, list[str]] = {}
-        self.consumed: dict[int, int] = {}
-        self.trained: Counter[int] = Counter()
-        self.dropped: Counter[int] = Counter()
-        self.hosts = {name: Host() for name in config.engines}
-        self.starts: dict[str, int] = {}
-        self.runs: dict[tuple[str, Unit], None] = {}
-        self.syncs: dict[str, SyncId] = {}
-        self.evaluations: dict[EvaluationId, None] = {}
-        self.evaluated: list[int] = []
-        self.saves: dict[BatchId, None] = {}
-        self.saved: list[int] = []
-        self.training: ev.Train | None = None
-        self.timers: set[str] = set()
-        self.finish: ev.Finish | None = None
-        self.workers_up = False
-        self.source_ended = False
-        self.stops = 0
-        self.harm = 0
-        """Events that may end a run with a failure."""
-        self.history: list[ev.AnyEvent] = []
-
-    # -- events
+class World(Books):
+    # -- what happens
 
     def feed(self, event: ev.AnyEvent) -> list[ev.AnyAction]:
         self.history.append(event)
@@ -81,11 +26,12 @@ class World:
         return actions
 
     def begin(self, capacity: int = 64) -> list[ev.AnyAction]:
-        """Everything comes up."""
+        """Everything comes up and is synced; what the last sync made possible."""
         self.feed(ev.RunStarted())
         actions = self.come_up()
         for name in list(self.starts):
-            actions = self.engine_up(name, capacity)
+            self.engine_up(name, capacity)
+            actions = self.sync(name)
         return actions
 
     def come_up(self) -> list[ev.AnyAction]:
@@ -171,7 +117,7 @@ class World:
         subject = self.state.armed[name].subject
         self.timers.discard(name)
         if kind == "operator":
-            self.runs = {key: None for key in self.runs if f"operator {key[0]} of" not in name or key[1] != subject}
+            self.runs = dict.fromkeys(key for key in self.runs if f"operator {key[0]} of" not in name or key[1] != subject)
         elif kind == "sync":
             self.harm += 1
             self.syncs.pop(subject.engine)  # type: ignore[union-attr]
@@ -198,201 +144,6 @@ class World:
         assert decide(self.state, event) == []
         assert _picture(self.state) == before
         assert self.state.totals.ignored.total() == ignored + 1
-
-    # -- actions, checked one by one
-
-    def _start(self, action: ev.Start) -> None:
-        host = self.hosts[action.engine]
-        assert not host.up
-        assert action.engine not in self.starts
-        assert action.start == host.start + 1 <= self.config.engine_restarts + 1
-        host.start = self.starts[action.engine] = action.start
-
-    def _dispatch(self, action: ev.Dispatch) -> None:
-        trajectory, host = action.trajectory, self.hosts[action.engine]
-        assert self.stops == 0
-        assert len(self.running()) < self.config.in_flight_target
-        assert host.up
-        assert action.engine not in self.syncs
-        assert host.held == self.published == action.version_tag
-        assert len(host.running) < host.capacity
-        if trajectory.uid not in self.tags:
-            self._register(trajectory.uid)
-        key = (self.tags[trajectory.uid], trajectory.uid, trajectory.traj_uid)
-        assert key == min(self._queued()), "not the oldest first"
-        member = self._member(trajectory)
-        assert member.state == "queued"
-        assert trajectory.attempt == self.origin.attempt + len(member.attempts)
-        assert len(member.attempts) < self.config.max_attempts
-        member.attempts.append(trajectory.attempt)
-        member.state, member.versions, member.hops = "running", [self.published], []
-        host.running.add(trajectory)
-
-    def _register(self, uid: int) -> None:
-        config, reach = self.config, min(self.published + self.config.max_lag, self.config.last)
-        assert not self.source_ended
-        assert uid == self.origin.uid + len(self.tags)
-        assert not config.prompts or uid < config.prompts
-        room = (reach + 1 - self.formed) * config.groups_per_batch + (config.oversample if reach >= self.formed else 0)
-        assert len(self.waiting()) + 1 <= room
-        self.tags[uid] = self.published
-        self.members[uid] = [Member() for _ in range(config.n)]
-        self.group_hops[uid] = []
-
-    def _abort(self, action: ev.Abort) -> None:
-        self._member(action.trajectory).state = "queued"
-        self._take_off(action.trajectory)
-
-    def _run(self, action: ev.Run) -> None:
-        assert (action.operator, action.unit) not in self.runs
-        if isinstance(action.unit, TrajectoryId):
-            assert self._member(action.unit).state == "landed"
-        else:
-            assert isinstance(action.unit, GroupId)
-            assert all(member.state == "landed" for member in self.members[action.unit.uid])
-        self.runs[action.operator, action.unit] = None
-
-    def _train(self, action: ev.Train) -> None:
-        assert self.training is None
-        assert self.stops == 0
-        assert action.batch == BatchId(self.origin.timeline, self.published)
-        assert list(action.groups) == sorted(set(action.groups))
-        assert list(action.trajectories) == sorted(action.trajectories)
-        assert Counter(t.uid for t in action.trajectories) == {uid: self.config.n for uid in action.groups}
-        for trajectory in action.trajectories:
-            member = self._member(trajectory)
-            assert member.attempts[-1] == trajectory.attempt
-            assert all(action.batch.batch - version <= self.config.max_lag for version in member.versions)
-        self.training = action
-
-    def _sync(self, action: ev.Sync) -> None:
-        sync = action.sync
-        assert self.workers_up
-        assert self.hosts[sync.engine].up
-        assert sync.engine not in self.syncs
-        assert sync.version == self.published
-        assert all(evaluation.engine != sync.engine for evaluation in self.evaluations), "an engine under evaluation is synced"
-        self.syncs[sync.engine] = sync
-        self.hosts[sync.engine].held = None
-
-    def _evaluate(self, action: ev.Evaluate) -> None:
-        evaluation = action.evaluation
-        assert self.hosts[evaluation.engine].held == evaluation.version
-        assert all(other.engine != evaluation.engine for other in self.evaluations)
-        self.evaluations[evaluation] = None
-
-    def _save(self, action: ev.Save) -> None:
-        assert action.batch.batch + 1 == self.published
-        assert action.batch not in self.saves
-        assert self.training is None
-        self.saves[action.batch] = None
-
-    def _drop(self, action: ev.Drop) -> None:
-        uid = action.group.uid
-        assert uid in self.waiting()
-        self.dropped[uid] += 1
-        self.runs = {key: None for key in self.runs if key[1].uid != uid}  # type: ignore[union-attr]
-        assert not any(member.state == "running" for member in self.members[uid])
-
-    def _arm(self, action: ev.Arm) -> None:
-        assert action.name not in self.timers
-        assert action.seconds > 0
-        self.timers.add(action.name)
-
-    def _disarm(self, action: ev.Disarm) -> None:
-        self.timers.remove(action.name)
-
-    def _finish(self, action: ev.Finish) -> None:
-        self.finish = action
-        if action.outcome == "failed":
-            assert self.harm or self.dropped.total() > self.config.drop_bound, action.why
-            return
-        if action.outcome == "stopped":
-            assert self.stops == 2 or (self.stops == 1 and self.training is None and not self.saves)
-            return
-        assert self.stops == 0
-        assert not (self.training or self.saves or self.evaluations or self.syncs)
-        assert self.published == self.formed
-        assert self.formed == self.config.last + 1 or (self.is_exhausted() and not self.waiting())
-        assert self.published == self.origin.version or max(self.saved) == self.published
-        assert not self.config.eval_every or max(self.evaluated) == self.published
-
-    # -- books
-
-    def running(self) -> list[TrajectoryId]:
-        return sorted(trajectory for host in self.hosts.values() for trajectory in host.running)
-
-    def waiting(self) -> set[int]:
-        return {uid for uid in self.tags if uid not in self.consumed and uid not in self.dropped}
-
-    def is_exhausted(self) -> bool:
-        return self.source_ended or 0 < self.config.prompts <= self.origin.uid + len(self.tags)
-
-    def check(self) -> None:
-        self._note_formed()
-        state, config = self.state, self.config
-        assert all(count == 1 for count in (*self.trained.values(), *self.dropped.values()))
-        assert not set(self.trained) & set(self.dropped)
-        assert set(state.groups) == set(self.tags) - set(self.trained) - set(self.dropped)
-        assert state.waiting == len(self.waiting())
-        assert state.in_flight == len(self.running()) <= config.in_flight_target
-        assert state.published == self.published
-        assert state.queue_depth <= config.queue
-        assert {name for name, engine in state.engines.items() if engine.state != "down"} == {n for n, h in self.hosts.items() if h.up}
-        if self.finish is None:
-            assert self.timers == set(state.armed)
-            assert len(self.timers) == len(self.outstanding()) > 0, "nothing is outstanding and the run is not finished"
-
-    def outstanding(self) -> list[object]:
-        """All that an answer is awaited for; each has a timer."""
-        waits: list[object] = [*self.running(), *self.runs, *self.syncs.values(), *self.evaluations, *self.saves, *self.starts]
-        return waits + [self.training] * (self.training is not None) + ["workers"] * (not self.workers_up)
-
-    def _note_formed(self) -> None:
-        """Batches that were formed in this transition: whole, scored, and chosen so that what stays behind can make it (earliest deadline
-        first, P seats a batch)."""
-        formed = [batch for batch in (self.state.training, *self.state.batches) if batch is not None and batch.id.batch >= self.formed]
-        for batch in formed:
-            assert batch.id.batch == self.formed <= self.config.last
-            assert len(batch.groups) == self.config.groups_per_batch or self.is_exhausted()
-            for uid in batch.groups:
-                assert uid in self.waiting()
-                assert all(m.state == "landed" and m.hops == list(self.config.trajectory_hops) for m in self.members[uid])
-                assert self.group_hops[uid] == list(self.config.group_hops)
-                self.consumed[uid] = batch.id.batch
-            self.formed += 1
-        if formed:
-            self._check_the_rest_can_make_it()
-
-    def _check_the_rest_can_make_it(self) -> None:
-        """Only groups that were there when the batch was formed: those registered after it have seats by admission, which counts them all."""
-        for i, tag in enumerate(sorted(self.tags[uid] for uid in self.waiting())):
-            if not self.config.oversample:
-                assert self.formed + i // self.config.groups_per_batch <= tag + self.config.max_lag
-
-    def _queued(self) -> list[tuple[int, int, int]]:
-        return [
-            (self.tags[uid], uid, traj_uid)
-            for uid in self.waiting()
-            for traj_uid, member in enumerate(self.members[uid])
-            if member.state == "queued"
-        ]
-
-    def _member(self, trajectory: TrajectoryId) -> Member:
-        return self.members[trajectory.uid][trajectory.traj_uid]
-
-    def _take_off(self, trajectory: TrajectoryId) -> None:
-        for host in self.hosts.values():
-            host.running.discard(trajectory)
-
-    def _lose(self, name: str) -> None:
-        host = self.hosts[name]
-        host.up, host.held = False, None
-        for trajectory in host.running:
-            self._member(trajectory).state = "queued"
-        host.running.clear()
-        self.syncs.pop(name, None)
-        self.evaluations = {evaluation: None for evaluation in self.evaluations if evaluation.engine != name}
 
     # -- driving
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from train_cases import make_rows
+from train_cases import Objective, make_rows
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
+from operators.loss import ppo_clip
 from rlflow.engines.train.forward import PolicyOutput, predicting
 from rlflow.engines.train.torch import TorchEngine
 from rlflow.errors import EngineError
@@ -115,14 +116,16 @@ def test_a_critic_has_no_log_probs(critic_path: Path) -> None:
         TorchEngine(critic_path, kind="critic").log_probs(ids, ids, torch.ones(1, 2, dtype=torch.bool))
 
 
-def test_pads_of_position_zero_do_not_change_the_attention_kernel(policy_path: Path) -> None:
-    """transformers must see no packed sequences in the jump back to position 0: a row's numbers are the same bits with and without pads."""
-    rows = make_rows((6, 6)).take([0, 1])
-    padded = rows.take([0, 1], width=9)
-    full = SimpleNamespace(**padded.__dict__)
-    full.position_ids = torch.arange(9).expand(2, 9)
-    engine = TorchEngine(policy_path, max_tokens=100)
-    everything = torch.ones(2, 9, dtype=torch.bool)
-    jumping = engine.log_probs(padded.input_ids, padded.position_ids, everything)
-    steady = engine.log_probs(full.input_ids, full.position_ids, everything)
-    assert torch.equal(jumping[:, :5], steady[:, :5])
+def test_pads_of_position_zero_are_not_taken_for_packed_sequences(policy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causality alone hides right pads: a mask of [b, S, S] would be built in vain, and would choose another attention kernel."""
+    rows = make_rows((6, 3))
+    seen: list[tuple[bool, bool]] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*given: Any, attn_mask: Any = None, is_causal: bool = False, **more: Any) -> torch.Tensor:
+        seen.append((attn_mask is None, is_causal))
+        return attend(*given, attn_mask=attn_mask, is_causal=is_causal, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    TorchEngine(policy_path).train(Objective((ppo_clip(),), ((rows.take([0, 1]),),)))
+    assert seen == [(True, True)] * 2

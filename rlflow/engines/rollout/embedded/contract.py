@@ -1,6 +1,6 @@
 """Body of POST /generate → sequences to sample, or a 400 with SGLang's error body.
 
-    bytes → GenerateRequest (msgspec: types, unknown sampling keys) → one Sequence a prompt and sample, values checked
+bytes → GenerateRequest (types, unknown sampling keys) → one Prompt a sequence to sample, values checked
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _decode(body: bytes) -> GenerateRequest:
         if getattr(request, key):
             raise RequestError(f"{key} is not supported by the embedded engine; leave it out, or use a SGLang server")
     if request.logprob_start_len not in (None, -1, 0):
-        raise RequestError(f"logprob_start_len={request.logprob_start_len}: the embedded engine supports -1 (output only) and 0 (whole prompt)")
+        raise RequestError(f"logprob_start_len={request.logprob_start_len}: supported are -1 (output only) and 0 (whole prompt)")
     return request
 
 

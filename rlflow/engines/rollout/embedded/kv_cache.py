@@ -1,4 +1,4 @@
-"""Keys and values of the running rows in two slabs a layer, [slots, length, kv_heads, head_dim].
+"""Keys and values of the running rows in two slabs a layer, [slots, kv_heads, length, head_dim].
 
     prefill   attention over the new tokens only; their K/V go to (slot, 0 … len-1)
     decode    one new K/V a row at (slot, length-1); attention over slots [:n], positions [:longest used]
@@ -25,12 +25,12 @@ class SlabCache(Cache):
         self, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, max_slots: int, max_length: int, max_tokens: int
     ) -> None:
         super().__init__(layers=[])
-        self._layers, self._tail, self._dtype = layers, (kv_heads, head_dim), dtype
+        self._layers, self._kv_heads, self._head_dim, self._dtype = layers, kv_heads, head_dim, dtype
         self._max_slots, self._max_length, self._max_tokens = max_slots, max_length, max_tokens
         self.slots = self.length = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
-        self._flat = torch.empty(0, dtype=torch.long)  # slot × length + position of each token written
+        self._flat = torch.empty(0, dtype=torch.long)  # where each (token, kv head) goes, in a slab seen as [-1, head_dim]
         self._source: Tensor | None = None  # prefill: which of the padded batch × width tokens are real
         self._rows = self._used = 0
         self.writes = 0
@@ -49,14 +49,15 @@ class SlabCache(Cache):
             return
         new_slots, new_length = self._grown(max(slots, self.slots), max(length, self.length))
         for slabs in (self._keys, self._values):
-            if not slabs:
-                # zeros, not empty: attention multiplies masked positions by 0, and 0 × NaN is NaN
-                slabs += [torch.zeros(new_slots, new_length, *self._tail, dtype=self._dtype) for _ in range(self._layers)]
-                continue
-            for layer, old in enumerate(slabs):
-                new = torch.zeros(new_slots, new_length, *self._tail, dtype=self._dtype)
-                new[:keep, : self.length] = old[:keep]
-                slabs[layer] = new
+            # zeros, not empty: attention multiplies masked positions by 0, and 0 × NaN is NaN
+            shape = (new_slots, self._kv_heads, new_length, self._head_dim)
+            for layer in range(self._layers):
+                new = torch.zeros(shape, dtype=self._dtype)
+                if layer < len(slabs):
+                    new[:keep, :, : self.length] = slabs[layer][:keep]
+                    slabs[layer] = new
+                else:
+                    slabs.append(new)
         self.slots, self.length = new_slots, new_length
 
     def _grown(self, slots: int, length: int) -> tuple[int, int]:
@@ -72,7 +73,7 @@ class SlabCache(Cache):
     def move(self, source: Tensor, target: Tensor, used: int) -> None:
         """Copy rows `source` [M] onto rows `target` [M], positions [:used]."""
         for slab in (*self._keys, *self._values):
-            slab[target, :used] = slab[source, :used]
+            slab[target, :, :used] = slab[source, :, :used]
 
     def clear(self, rows: Tensor) -> None:
         for slab in (*self._keys, *self._values):
@@ -82,25 +83,28 @@ class SlabCache(Cache):
         """The next forward brings right-padded rows for the slots from `first_slot` on; `real` [B, S] bool marks their tokens."""
         row, position = real.nonzero(as_tuple=True)
         self._source = row * real.shape[1] + position
-        self._flat = (row + first_slot) * self.length + position
+        self._flat = self._places(row + first_slot, position)
 
     def start_decode(self, position: Tensor, used: int) -> None:
         """The next forward brings one token a row for slots 0 … n-1 at `position` [n]; rows read positions [:used]."""
         self._source = None
         self._rows, self._used = position.shape[0], used
-        self._flat = torch.arange(self._rows) * self.length + position
+        self._flat = self._places(torch.arange(self._rows), position)
+
+    def _places(self, slot: Tensor, position: Tensor) -> Tensor:
+        """[N] slots and positions → [N × kv_heads] indices of vectors in a slab."""
+        head = torch.arange(self._kv_heads)
+        return ((slot[:, None] * self._kv_heads + head) * self.length + position[:, None]).flatten()
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Called by each attention layer with [B, kv_heads, S, head_dim]; returns what to attend to, in the same layout."""
         self.writes += 1
         for slab, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
-            tokens = states.transpose(1, 2).reshape(-1, *self._tail)
+            tokens = states.transpose(1, 2).reshape(-1, self._kv_heads, self._head_dim)
             if self._source is not None:
                 tokens = tokens[self._source]
-            slab.view(-1, *self._tail).index_copy_(0, self._flat, tokens)
+            slab.view(-1, self._head_dim).index_copy_(0, self._flat, tokens.reshape(-1, self._head_dim))
         if self._source is not None:
             return key_states, value_states
-        return self._view(self._keys[layer_idx]), self._view(self._values[layer_idx])
-
-    def _view(self, slab: Tensor) -> Tensor:
-        return slab[: self._rows, : self._used].transpose(1, 2)
+        seen = (slice(self._rows), slice(None), slice(self._used))
+        return self._keys[layer_idx][seen], self._values[layer_idx][seen]

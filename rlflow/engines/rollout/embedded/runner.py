@@ -1,8 +1,9 @@
 """Prefill and decode on a transformers model, with the slab cache.
 
 Attention is registered with transformers under the name "rlflow_slab":
-    prefill (S > 1 or no mask)  causal over the new tokens; right padding needs no mask, since nothing attends to the right
-    decode (S = 1)              the query heads that share a K/V head are taken as that head's queries, so K/V is not repeated
+    prefill (no mask)   causal over the new tokens; right padding needs no mask, since nothing attends to the right
+    decode (S = 1)      the query heads that share a K/V head are taken as that head's queries, so K/V is not repeated, and two
+                        batched products over views of the slabs do it: for one query a row cheaper than a fused kernel
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ def _check_config(config: Any, path: Path) -> None:
 def slab_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """query [B, heads, S, D], key and value [B, kv_heads, L, D], decode's mask [B, 1, 1, L] (True = attend) → [B, S, heads, D]."""
+    """query [B, heads, S, D], key and value [B, kv_heads, L, D], decode's mask [B, 1, 1, L] (added) → [B, S, heads, D]."""
     batch, heads, _, dim = query.shape
     kv_heads = key.shape[1]
     if attention_mask is not None:
-        shared = query.reshape(batch, kv_heads, heads // kv_heads, dim)
-        out = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scaling)
-        return out.reshape(batch, 1, heads, dim), None
+        shared = query.reshape(batch * kv_heads, heads // kv_heads, dim) * (dim**-0.5 if scaling is None else scaling)
+        scores = torch.bmm(shared, key.flatten(0, 1).transpose(1, 2)).view(batch, kv_heads, heads // kv_heads, -1)
+        weights = (scores + attention_mask).softmax(-1)
+        return torch.bmm(weights.flatten(0, 1), value.flatten(0, 1)).view(batch, 1, heads, dim), None
     key, value = key.repeat_interleave(heads // kv_heads, dim=1), value.repeat_interleave(heads // kv_heads, dim=1)
     out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     return out.transpose(1, 2).contiguous(), None
@@ -109,7 +111,7 @@ class ModelRunner:
         """One step for rows 0 … n-1: their newest token [n] at `position` [n] → float32 logits [n, V] for the next one."""
         at = torch.from_numpy(position)
         used = int(position.max()) + 1
-        mask = (torch.arange(used) <= at[:, None])[:, None, None, :]
+        mask = torch.zeros(len(at), used).masked_fill_(torch.arange(used) > at[:, None], -torch.inf)[:, None, None, :]
         self.cache.start_decode(at, used)
         hidden = self._forward(torch.from_numpy(tokens)[:, None], at[:, None], mask)
         return self.model.lm_head(hidden[:, 0])  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Who waits and who is admitted; no model, no clock.
 
-    held ──release_held──▶ waiting ──admit──▶ (running, elsewhere)
-                             ▲──────put_back──────┘
+held ──release_held──▶ waiting ──admit──▶ (running, elsewhere)
+                         ▲──────put_back──────┘
 """
 
 from __future__ import annotations

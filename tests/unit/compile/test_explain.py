@@ -1,0 +1,84 @@
+"""The field map, as text and as data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_loops import penalised
+
+from rlflow.compile.codes import CODES
+from rlflow.errors import UsageError
+from rlflow.show import explain_code, explain_json
+
+
+def line(text: str, start: str) -> str:
+    found = [row for row in text.splitlines() if row.startswith(start)]
+    assert len(found) == 1, f"{len(found)} lines start with {start!r}"
+    return " ".join(found[0].split())
+
+
+def test_a_field_says_who_reads_it_and_after_whom_it_dies() -> None:
+    text = penalised().explain()
+    assert line(text, "    input_ids") == "input_ids i64[8*P, S] tokens stream policy@served actor.log_probs, dies after actor.train"
+    assert line(text, "    old ") == "old f32[512, S - 1] log_prob(current) batch policy@current,served dies after actor.train"
+
+
+def test_what_nobody_reads_is_marked() -> None:
+    text = penalised(kl=0.0).explain()
+    assert line(text, "x   returns") == "x returns f32[512, S - 1] returns batch policy@served nobody: dropped"
+    assert line(text, "x reference.log_probs") == "x reference.log_probs on reference, per row, dropped: nothing depends on it"
+
+
+def test_hops_are_counted_in_bytes_a_row() -> None:
+    text = penalised(kl=0.1).explain()
+    assert line(text, "  host → actor") == "host → actor advantages: 4*S - 4 bytes a row"
+    # input_ids i64[S] + response_mask flag[S - 1]
+    assert line(text, "  engine.rollout → reference") == "engine.rollout → reference input_ids, response_mask: 9*S - 1 bytes a row"
+    assert line(text, "  actor → engine ") == "actor → engine weights of policy, version k + 1, once a step"
+
+
+def test_rows_that_change_their_rank_cross_too() -> None:
+    assert "old: 4*S - 4 bytes a row" in line(penalised(dp=2).explain(), "  actor → actor (other ranks)")
+    assert "other ranks" not in penalised(dp=1).explain()
+
+
+def test_no_line_is_wider_than_a_terminal() -> None:
+    assert max(len(row) for row in penalised(kl=0.1, dp=2).explain().splitlines()) <= 140
+
+
+def test_the_same_as_json() -> None:
+    data = json.loads(json.dumps(explain_json(penalised())))
+    uid = next(f for f in data["fields"] if f["name"] == "uid" and f["writer"] == "engine.rollout")
+    assert uid == {
+        "name": "uid",
+        "writer": "engine.rollout",
+        "dtype": "i64",
+        "shape": ["8*P"],
+        "role": "group",
+        "scope": "stream",
+        "versions": ["policy@served"],
+        "readers": ["grpo"],
+        "dies_after": "grpo",
+    }
+    assert [c["name"] for c in data["calls"] if not c["needed"]] == ["reference.load", "reference.log_probs"]
+    assert data["warnings"] == []
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_page_of_a_code_shows_programs_and_messages(code: str) -> None:
+    page = explain_code(code.lower())
+    assert page.startswith(f"{code}: ")
+    assert f"[{code}]" in page
+    assert "def bad(" in page
+    assert "def good(" in page
+
+
+def test_without_the_repository_the_page_points_to_it(tmp_path: Path) -> None:
+    assert "tests/messages/rlf202_*.py" in explain_code("RLF202", tmp_path)
+
+
+def test_an_unknown_code_has_a_near_miss() -> None:
+    with pytest.raises(UsageError, match=r"there is no code RLF203x; did you mean `RLF203`\?"):
+        explain_code("RLF203x")

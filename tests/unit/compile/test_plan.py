@@ -1,0 +1,185 @@
+"""A plan is plain data, and can be traced again with one operator replaced."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from small_loops import filtered, penalised
+from vocabulary import Advantage, ResponseMask, TokenRewards, Uid, Values, exact_match, gae, grpo, length_penalty, rloo, shaping
+
+from rlflow import CheckFailed, Plan, absent, operator, pipeline
+from rlflow.errors import UsageError
+
+
+@operator(per="group")
+def scaled(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, by: float) -> Advantage: ...  # type: ignore[empty-body]
+
+
+def halved(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage:
+    """No operator: a plain function of operators."""
+    return rloo(length_penalty(token_level_rewards, response_mask, limit=9), response_mask, uid)
+
+
+def names(plan: Plan) -> list[str]:
+    return [node.name for node in plan.graph.nodes]
+
+
+@pytest.mark.parametrize("make", [penalised, functools.partial(penalised, kl=0.1, dp=2), filtered, functools.partial(filtered, tree=True)])
+def test_json_round_trip(make: functools.partial[Plan]) -> None:
+    plan = make()
+    data = plan.to_json()
+    again = Plan.from_json(data)
+    assert again == plan
+    assert again.to_json() == data
+
+
+def test_what_is_no_plan_is_refused_with_its_path() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.graph"):
+        Plan.from_json(b'{"graph": 3, "facts": {}}')
+
+
+def test_ids_and_names_are_stable() -> None:
+    first, second = penalised(), penalised()
+    assert first.graph == second.graph
+    assert first.facts == second.facts
+    assert names(first) == [
+        "actor.load",
+        "dataset",
+        "dispatch",
+        "engine.rollout",
+        "form_batch",
+        "exact_match",
+        "shaping",
+        "grpo",
+        "actor.log_probs",
+        "reference.load",
+        "reference.log_probs",
+        "KlTrainRows",
+        "pad",
+        "rebalance",
+        "shard",
+        "micro_pack",
+        "actor.train",
+        "sync",
+        "dataset#2",
+        "engine.evaluate",
+    ]
+
+
+def test_parameters_are_resolved() -> None:
+    assert penalised(kl=0.5).graph.parameters == {"kl": 0.5, "dp": 1, "reward": {"$ref": "vocabulary:exact_match"}}
+
+
+def test_config_of_calls_and_workers_is_resolved() -> None:
+    graph = penalised(dp=2).graph
+    node = next(n for n in graph.nodes if n.name == "shard")
+    assert node.params == {"on": {"$worker": 0}, "mini_batches": 1}
+    assert graph.workers[0].options == {"name": "actor", "dp": 2, "temperature": 1.0}
+    assert (graph.workers[0].ref, node.operator, node.order) == ("vocabulary:Torch", "vocabulary:shard", ("rows", "on", "mini_batches"))
+
+
+def test_replace_by_name() -> None:
+    plan = penalised()
+    other = plan.replace("grpo", rloo)
+    assert names(other)[7] == "rloo"
+    assert names(plan)[7] == "grpo"
+
+
+def test_replace_again_by_the_new_name() -> None:
+    assert names(penalised().replace("grpo", rloo).replace("rloo", grpo)) == names(penalised())
+
+
+def test_two_replacements_stand_together() -> None:
+    plan = penalised().replace("grpo", rloo).replace("exact_match", exact_match)
+    assert "rloo" in names(plan)
+
+
+def test_replace_with_a_partial_fills_its_configuration() -> None:
+    plan = penalised().replace("grpo", functools.partial(scaled, by=0.5))
+    assert next(n for n in plan.graph.nodes if n.name == "scaled").params == {"by": 0.5}
+
+
+def test_replace_with_a_plain_function_traces_through_it() -> None:
+    assert names(penalised().replace("grpo", halved))[7:9] == ["length_penalty", "rloo"]
+
+
+def test_replace_a_method() -> None:
+    plan = filtered().replace("engine.rollout", sys.modules["vocabulary"].Embedded.rollout_tree)
+    assert "engine.rollout_tree" in names(plan)
+
+
+def test_a_replacement_that_needs_more_is_refused() -> None:
+    with pytest.raises(CheckFailed, match="`gae` cannot replace `grpo`: nothing gives its `values`"):
+        penalised().replace("grpo", gae)
+
+
+def test_a_replacement_with_another_result_is_refused() -> None:
+    with pytest.raises(CheckFailed, match="`shaping` cannot replace `exact_match`"):
+        penalised().replace("exact_match", shaping)
+
+
+def test_a_name_that_no_call_has() -> None:
+    with pytest.raises(UsageError, match=r"no call named `gropo`; did you mean `grpo`\?\n  its calls: actor.load, dataset, "):
+        penalised().replace("gropo", rloo)
+
+
+def test_a_plan_from_a_file_cannot_be_traced_again() -> None:
+    with pytest.raises(UsageError, match="read from a file"):
+        Plan.from_json(penalised().to_json()).replace("grpo", rloo)
+
+
+def test_a_pipeline_inside_another_is_refused() -> None:
+    @pipeline
+    def outer() -> None:
+        penalised()
+
+    with pytest.raises(UsageError, match="called inside another pipeline"):
+        outer()
+
+
+def test_every_pass_is_timed() -> None:
+    assert list(penalised().timings_ms) == ["trace", "freeze", "infer", "own", "version", "live", "order", "place"]
+
+
+def test_dump_prints_the_tables_of_a_pass() -> None:
+    assert "1 dataset  engine.rollout" in penalised().dump("place")
+    with pytest.raises(UsageError, match="there is no pass `inferr`"):
+        penalised().dump("inferr")
+
+
+def test_check_loads_no_torch() -> None:
+    here = Path(__file__).parent
+    program = (
+        f"import sys; sys.path[:0] = [{str(here)!r}, {str(here.parents[1] / 'messages')!r}]\n"
+        "from small_loops import penalised\npenalised().explain()\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=here.parents[2], check=True)
+    assert done.stdout == "False\n"
+
+
+@operator(per="group")
+def weighted(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, values: Values | None = None) -> Advantage: ...  # type: ignore[empty-body]
+
+
+def weighted_by_absent(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage:
+    return weighted(token_level_rewards, response_mask, uid, values=absent("there is no critic"))
+
+
+@pytest.mark.parametrize("estimator", [weighted, weighted_by_absent])
+def test_an_optional_field_may_be_left_out(estimator: Any) -> None:
+    plan = penalised().replace("grpo", estimator)
+    assert next(n for n in plan.graph.nodes if n.name == "weighted").params == {"values": None}
+
+
+def test_an_optional_field_that_is_given_is_checked() -> None:
+    def with_rewards(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage:
+        return weighted(token_level_rewards, response_mask, uid, values=token_level_rewards)
+
+    with pytest.raises(CheckFailed, match=r"`values` of `weighted` is value, got reward\(shaped\)"):
+        penalised().replace("grpo", with_rewards)
