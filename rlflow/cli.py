@@ -133,19 +133,19 @@ COMMANDS: dict[str, Callable[..., int]] = {"run": _run, "check": _check, "explai
 
 
 @app.command(name="run")
-def _run_help(pipeline: str) -> None:
+def _run_help(pipeline: str = "") -> None:
     """Check a pipeline and run it: rlflow run FILE [flags]. `rlflow run FILE --help` lists its flags."""
     raise UsageError("say which pipeline first: rlflow run FILE [flags]")
 
 
 @app.command(name="check")
-def _check_help(pipeline: str) -> None:
+def _check_help(pipeline: str = "") -> None:
     """Check a pipeline without starting anything: rlflow check FILE [flags]."""
     raise UsageError("say which pipeline first: rlflow check FILE [flags]")
 
 
 @app.command(name="explain")
-def _explain_help(pipeline: str) -> None:
+def _explain_help(pipeline: str = "") -> None:
     """Print the field map of a pipeline (rlflow explain FILE [flags]) or what an error code means (rlflow explain RLF202)."""
     raise UsageError("say which pipeline first: rlflow explain FILE [flags]")
 

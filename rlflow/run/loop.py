@@ -20,16 +20,16 @@ from typing import Any
 
 from ..data.pool.protocol import Key
 from ..errors import RlflowError
-from . import events as ev
+from .controller import events as ev
 from .batchscope import BatchScope, Landed
-from .decide import decide
+from .controller.decide import decide
 from .graph import GraphView
-from .ids import BatchId, GroupId, Span, TrajectoryId
+from .controller.ids import BatchId, GroupId, Span, TrajectoryId
 from .messages import Call, Done, Source
-from .order import prompt_of
+from .controller.order import prompt_of
 from .report import Report
 from .staff import Staff
-from .state import Config, State
+from .controller.state import Config, State
 
 
 class Loop:
@@ -214,7 +214,7 @@ class Loop:
         except ExceptionGroup as errors:
             if not isinstance(error := _first(errors), RlflowError):
                 raise
-            self.tell(ev.TrainerDown("the batch", str(error)))
+            self.tell(ev.TrainFailed(action.batch, str(error)))
             return
         for done in result.answers:
             self.report.put(done)

@@ -18,7 +18,7 @@ from .batchscope import BatchResult, Landed
 from .graph import GraphView
 from .messages import Done
 from .rundir import RunDir
-from .state import State
+from .controller.state import State
 from .transport import Peer
 
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from ..compile.ir import Node
 from ..compile.facts import RowSet
+from ..data.batch import PAD_TOKENS
 from ..errors import UsageError
 from ..language.config import resolve
 from ..language.worker import Worker
 
 Index = npt.NDArray[np.int64]
-PAD_TOKENS = 2  # of a pad row
 
 
 @dataclass

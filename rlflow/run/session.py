@@ -20,14 +20,14 @@ import uvloop
 
 from ..compile.plan import Plan
 from ..errors import RlflowError, UsageError
-from . import events as ev
+from .controller import events as ev
 from .graph import GraphView
 from .launch import Fleet
 from .loop import Loop
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings, socket_path
-from .state import Config, Hop
+from .controller.state import Config, Hop
 
 
 @dataclass(frozen=True, kw_only=True)

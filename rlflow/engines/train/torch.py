@@ -169,7 +169,7 @@ class TorchEngine:
 
     def buckets(self, max_bytes: int) -> Iterator[dict[str, Tensor]]:
         """`named_tensors` in whole tensors, at most `max_bytes` together (a larger tensor travels alone). Not collective."""
-        return weights.buckets(self._model, max_bytes)
+        return weights.in_buckets(self.named_tensors(), max_bytes)
 
     def load(self, path: str | Path, *, version: int = 0) -> None:
         """Take the weights of another Hugging Face checkpoint; the optimizer and its steps start anew. Give every rank the same."""

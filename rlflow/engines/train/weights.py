@@ -6,7 +6,7 @@ the checkpoint does not hold (rotary frequencies) are not either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
 from rlflow.errors import EngineError
 
-__all__ = ["buckets", "checkpoint_tensors"]
+__all__ = ["checkpoint_tensors", "in_buckets"]
 
 
 def checkpoint_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -25,13 +25,13 @@ def checkpoint_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor.detach().contiguous()
 
 
-def buckets(model: Any, max_bytes: int) -> Iterator[dict[str, Tensor]]:
-    """Whole tensors, in the order of their names, at most `max_bytes` a bucket; a larger tensor has a bucket of its own."""
+def in_buckets(named: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[dict[str, Tensor]]:
+    """Whole tensors, in their order, at most `max_bytes` a bucket; a larger tensor has a bucket of its own."""
     if max_bytes <= 0:
         raise EngineError(f"max_bytes is {max_bytes}; a bucket holds at least one tensor, give a size in bytes above 0")
     bucket: dict[str, Tensor] = {}
     size = 0
-    for name, tensor in checkpoint_tensors(model):
+    for name, tensor in named:
         new = tensor.numel() * tensor.element_size()
         if bucket and size + new > max_bytes:
             yield bucket

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rlflow.run import events as ev
-from rlflow.run.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId, Unit
-from rlflow.run.state import Config, Origin, State
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId, Unit
+from rlflow.run.controller.state import Config, Origin, State
 
 
 @dataclass

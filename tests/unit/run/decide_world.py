@@ -7,10 +7,10 @@ import random
 
 from decide_books import Books
 
-from rlflow.run import events as ev
-from rlflow.run.decide import decide
-from rlflow.run.ids import BatchId, EvaluationId, Span, SyncId, TrajectoryId, Unit
-from rlflow.run.state import State
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.decide import decide
+from rlflow.run.controller.ids import BatchId, EvaluationId, Span, SyncId, TrajectoryId, Unit
+from rlflow.run.controller.state import State
 
 
 class World(Books):

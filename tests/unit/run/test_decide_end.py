@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from decide_world import World
 
-from rlflow.run import events as ev
-from rlflow.run.decide import HANDLERS, decide
-from rlflow.run.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId
-from rlflow.run.schedule import Config, Hop
-from rlflow.run.waits import WAITS
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.decide import HANDLERS, decide
+from rlflow.run.controller.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId
+from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.controller.waits import WAITS
 
 ONE = Config(n=1, groups_per_batch=1, max_lag=0, last=9, engines=("e",))
 FIRST = TrajectoryId(0, 0, 0)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from decide_world import World
 
-from rlflow.run import events as ev
-from rlflow.run.decide import decide
-from rlflow.run.ids import BatchId, EvaluationId, Span, SyncId, TrajectoryId
-from rlflow.run.schedule import Config, Hop
-from rlflow.run.state import State
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.decide import decide
+from rlflow.run.controller.ids import BatchId, EvaluationId, Span, SyncId, TrajectoryId
+from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.controller.state import State
 
 ONE = Config(n=1, groups_per_batch=1, max_lag=0, last=9, engines=("e",))
 TWO = replace(ONE, engines=("a", "b"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rlflow.errors import DataError
-from rlflow.run.order import prompt_of
+from rlflow.run.controller.order import prompt_of
 
 
 def test_each_epoch_draws_every_row_once() -> None:

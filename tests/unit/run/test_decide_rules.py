@@ -9,13 +9,13 @@ import pytest
 from decide_world import World
 
 from rlflow.errors import UsageError
-from rlflow.run import events as ev
-from rlflow.run.admission import room
-from rlflow.run.boarding import first_violation
-from rlflow.run.buffer import ReadyBuffer
-from rlflow.run.ids import BatchId, GroupId, Span, TrajectoryId
-from rlflow.run.schedule import Config, Hop, Origin
-from rlflow.run.state import Group
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.admission import room
+from rlflow.run.controller.boarding import first_violation
+from rlflow.run.controller.buffer import ReadyBuffer
+from rlflow.run.controller.ids import BatchId, GroupId, Span, TrajectoryId
+from rlflow.run.controller.schedule import Config, Hop, Origin
+from rlflow.run.controller.state import Group
 
 ONE = Config(n=1, groups_per_batch=1, max_lag=0, last=9, engines=("e",))
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from rlflow.run import events as ev
-from rlflow.run.decide import decide
-from rlflow.run.state import Config, Hop, Origin
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.decide import decide
+from rlflow.run.controller.state import Config, Hop, Origin
 
 HOPS = ((), (Hop("reward"),), (Hop("reward"), Hop("shape"), Hop("filter", per="group")), (Hop("filter", per="group"),))
 ORIGINS = (Origin(), Origin(), Origin(timeline=2**31 - 2, version=2**31 - 2, uid=2**31 - 2, attempt=2**31 - 2),

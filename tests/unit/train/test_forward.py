@@ -46,6 +46,13 @@ def test_rows_of_two_tokens_alone(policy_path: Path) -> None:
     assert TorchEngine(policy_path).log_probs(rows.input_ids, rows.position_ids, rows.attention_mask).shape == (2, 1)
 
 
+def test_S6_an_end_token_that_is_also_the_pad_is_scored(policy_path: Path) -> None:
+    """What is inside a row is said by its length, never by `ids != pad`."""
+    ids, mask = torch.tensor([[5, 6, 0, 0, 0]]), torch.tensor([[True, True, True, False, False]])
+    got = TorchEngine(policy_path).log_probs(ids, torch.arange(5)[None] * mask, mask)
+    assert (got != 0).tolist() == [[True, True, False, False]]
+
+
 def test_values_are_those_of_the_state_before_the_next_token(critic_path: Path) -> None:
     rows = make_rows(LENGTHS)
     got = TorchEngine(critic_path, kind="critic").values(rows.input_ids, rows.position_ids, rows.attention_mask)

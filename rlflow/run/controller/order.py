@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ...errors import DataError
 
 __all__ = ["prompt_of"]
 

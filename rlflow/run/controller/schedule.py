@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..errors import UsageError
+from ...errors import UsageError
 from .waits import WAITS, WaitKind
 
 __all__ = ["Config", "Hop", "Origin"]

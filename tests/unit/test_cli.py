@@ -1,0 +1,71 @@
+"""The command line: exit codes, and errors that name the fix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlflow.cli import main
+
+GRPO = str(Path(__file__).parents[2] / "pipelines" / "grpo.py")
+
+
+def test_check_accepts_the_shipped_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("grpo", "ppo", "multiturn"):
+        assert main(["check", str(Path(GRPO).with_name(f"{name}.py"))]) == 0
+        assert f"{name}: " in capsys.readouterr().out
+
+
+def test_parameters_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", GRPO, "--prompts", "30", "--dp", "4", "--advantage", "operators.advantage:rloo"]) == 0
+    assert main(["check", GRPO, "--help"]) == 0
+    assert "--group-size" in capsys.readouterr().out
+
+
+def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", GRPO, "--swap", "grpo=operators.advantage:gae"]) == 3
+    error = capsys.readouterr().err
+    assert "error[RLF009]: `gae` cannot replace `grpo`: nothing gives its `values`" in error
+    assert "use a pipeline that makes `values`" in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["run"], "say which pipeline"),
+        (["run", "nowhere.py"], "nowhere.py is not a file"),
+        (["run", GRPO, "--promts", "3"], "--promts"),
+        (["run", GRPO, "--prompts", "many"], "many"),
+        (["run", GRPO, "--steps", "0"], "--steps 0: give at least 1"),
+        (["run", GRPO, "--name", "../up"], "'../up' is not a plain folder name"),
+        (["check", GRPO, "--swap", "grpo"], "NAME=module:function"),
+        (["check", GRPO, "--swap", "gpro=operators.advantage:rloo"], "grpo"),
+        (["check", GRPO, "--swap", "grpo=operators.advantage:rlo"], "rlo"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_says_why(argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    extra = ["--root", str(tmp_path)] if argv[:2] == ["run", GRPO] else []
+    assert main([*argv, *extra]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_check_loads_no_torch() -> None:
+    code = f"import sys; from rlflow.cli import main; main(['check', {GRPO!r}]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_explain_prints_where_a_field_dies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", GRPO]) == 0
+    text = capsys.readouterr().out
+    assert "advantages" in text
+    assert "f32" in text
+
+
+def test_explain_prints_the_page_of_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "RLF202"]) == 0
+    assert "RLF202" in capsys.readouterr().out
+    assert main(["explain", "RLF999"]) == 2
