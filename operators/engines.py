@@ -1,8 +1,8 @@
 """Workers: what samples and what trains. An operator's body is its only implementation; it runs in the worker's own process.
 
-    Embedded      a rollout engine on this machine: an HTTP server (SGLang's contract) and the turn loop beside it
-    Torch         trains a policy:  load, log_probs, train
-    TorchCritic   trains a critic:  load, values, train
+Embedded      a rollout engine on this machine: an HTTP server (SGLang's contract) and the turn loop beside it
+Torch         trains a policy:  load, log_probs, train
+TorchCritic   trains a critic:  load, values, train
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rlflow import Frozen, Move, Next, Objective, Served, Site, Tensor, Weights, Worker, fresh, operator
+from rlflow import Frozen, Move, Next, Objective, Served, Site, Weights, Worker, fresh, operator
 from rlflow.errors import EngineError
 
 from .environment import Environment
@@ -136,7 +136,7 @@ class Embedded(Worker):
         if environment is None:
             return [self._text(said.output_ids) for said in self.client.generate_batch(ids, greedy)]
         with ThreadPoolExecutor(min(64, len(ids))) as threads:
-            return list(threads.map(lambda pair: self._last_word(pair[0], pair[1], environment, greedy), zip(ids, prompts.answer, strict=True)))
+            return list(threads.map(lambda prompt, answer: self._last_word(prompt, answer, environment, greedy), ids, prompts.answer))
 
     def _last_word(self, prompt: list[int], answer: str, environment: Environment, sampling: SamplingParams) -> str:
         episode, history = environment.start(self._text(prompt), answer, seed=0), list(prompt)
@@ -169,8 +169,8 @@ def _ints(values: Any) -> list[int]:
 
 def _complete(said: Generation, who: tuple[int, int]) -> None:
     if said.finish_reason.type == "abort" or not said.output_ids:
-        uid, number = who
-        raise EngineError(f"trajectory {uid}.{number}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
+        (uid, number), reason = who, said.finish_reason
+        raise EngineError(f"trajectory {uid}.{number}: the engine sampled nothing ({reason.type}: {reason.message})")
 
 
 class _Trainer(Worker):
@@ -231,28 +231,20 @@ class _Trainer(Worker):
 
         Raises EngineError if this worker no longer holds that version.
         """
+        from rlflow.engines.train.weights import in_buckets
+
         held = self._published[0] if self._published else self.engine.version
         if held != version:
             raise EngineError(f"`{self.name}` holds version {held} of the weights, the sync asks for {version}")
         if self._published is None:
             yield from self.engine.buckets(bucket_bytes)
         else:
-            yield from _bucketed(self._published[1], bucket_bytes)
+            yield from in_buckets(self._published[1].items(), bucket_bytes)
 
     def _update(self, objective: Objective[Any, Any], updates: int) -> int:
         self.measured = self.engine.train(objective, updates=updates)
         self._published = (self.engine.version, {name: tensor.detach().clone() for name, tensor in self.engine.named_tensors()})
         return self.engine.version
-
-
-def _bucketed(tensors: dict[str, torch.Tensor], most: int) -> Iterator[dict[str, torch.Tensor]]:
-    bucket: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        if bucket and sum(t.nbytes for t in bucket.values()) + tensor.nbytes > most:
-            yield bucket
-            bucket = {}
-        bucket[name] = tensor
-    yield bucket
 
 
 class Torch(_Trainer):
@@ -264,7 +256,9 @@ class Torch(_Trainer):
         return Frozen(self.name, "frozen", 0, self)
 
     @operator(per="row")
-    def log_probs(self, weights: Weights[Policy], input_ids: InputIds, position_ids: PositionIds, attention_mask: AttentionMask) -> LogProbs:
+    def log_probs(
+        self, weights: Weights[Policy], input_ids: InputIds, position_ids: PositionIds, attention_mask: AttentionMask
+    ) -> LogProbs:
         """Log-prob of every next token under `weights`, in nats, at the worker's temperature: f32[B, R], 0 beyond a row's end."""
         return self.engine.log_probs(input_ids, position_ids, attention_mask)
 

@@ -3,7 +3,8 @@
     P prompts   T trajectories   B leaf rows   G trajectories a prompt   Q prompt tokens   S tokens of a row   R next-token positions
 
 The first axis is always the row axis. Position t of an `R` field speaks about token t + 1 of `input_ids`: `responses = input_ids[:, 1:]`.
-`log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen). A reward is raw (as judged) or shaped (as trained).
+`log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen).
+A reward is raw (as judged) or shaped (as trained).
 """
 
 from __future__ import annotations

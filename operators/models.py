@@ -1,7 +1,7 @@
 """Which weights a worker starts from: `model="tiny"` or a checkpoint folder in Hugging Face format.
 
-    tiny           made at first use in the run's folder, seeded by the run: a two-layer Llama over single characters
-    PATH           config.json, model.safetensors, tokenizer.json: one that a run saved, or one of yours
+tiny           made at first use in the run's folder, seeded by the run: a two-layer Llama over single characters
+PATH           config.json, model.safetensors, tokenizer.json: one that a run saved, or one of yours
 """
 
 from __future__ import annotations

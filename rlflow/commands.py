@@ -76,7 +76,8 @@ class Command:
             if name in self.parameters:
                 flags.append(f"--{name.replace('_', '-')} {checkpoint / worker}")
         again = f"rlflow run {self.file} {' '.join(flags)}" if flags else f"load {checkpoint}"
-        return "\n".join([*lines, f"to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):\n  {again}"])
+        lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
+        return "\n".join([*lines, f"  {again}"])
 
 
 def command_of(file: str) -> Command:

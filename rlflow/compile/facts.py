@@ -54,8 +54,13 @@ class Facts(msgspec.Struct, kw_only=True):
 
     def letter(self, name: str) -> Dim:
         """A new size of the graph: B, then B2, B3 ..."""
-        self.letters[name] = n = self.letters.get(name, 0) + 1
-        return Dim.letter(name if n == 1 else f"{name}{n}")
+        count = self.letters.get(name, 0) + 1
+        while count > 1 and f"{name}{count}" in self.letters:  # somebody's letter is called B2
+            count += 1
+        self.letters[name] = count
+        new = name if count == 1 else f"{name}{count}"
+        self.letters.setdefault(new, 1)
+        return Dim.letter(new)
 
     def new_rows(self, rows: RowSet) -> RowSet:
         """`rows`, entered under the next id."""

@@ -26,7 +26,7 @@ def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagno
             Feedback(
                 id=f.id,
                 name=f.feedback.name,
-                init=f.init.writer.id if f.init.writer else -1,
+                init=f.init.writer.id if f.init.writer else 0,  # add_feedback refuses a feedback without a load
                 owner=trace.adopt(f.init.owner, f.call),
                 max_lag=f.feedback.max_lag,
                 at=f.call.place,

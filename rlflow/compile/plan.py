@@ -8,6 +8,7 @@ Plan.from_json(plan.to_json()) == plan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -36,6 +37,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         need fewer fields. Raises UsageError when no node has that name, CheckFailed when the result is refused.
         """
         rebuild: Callable[[Swaps], Plan] | None = vars(self).get("_rebuild")
+        if not callable(other):
+            raise UsageError(f"`{name}` can be replaced by an operator or a function of operators, got {other!r}")
+        if isinstance(other, partial) and other.args:
+            raise UsageError(f"`{name}` is replaced by parameter name: give {other!r} its arguments by keyword")
         if rebuild is None:
             raise UsageError("a plan that was read from a file cannot be traced again: call the pipeline, and replace there")
         return rebuild({name: other})

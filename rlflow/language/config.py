@@ -25,7 +25,7 @@ from .worker import Worker
 PLAIN = "int, float, str, bool, None, a list, tuple or dict of those, a frozen dataclass, or a function or class of a module"
 
 
-class NotConfig(UsageError):  # noqa: N818 - said of a value, as CheckFailed of a pipeline
+class NotConfig(UsageError):
     """A value that another process could not rebuild."""
 
 

@@ -1,10 +1,10 @@
 """The loop for real.
 
-    session.py    one run from the command to its end
-    loop.py       events in, decide, actions out            controller/   what is decided
-    batchscope.py one batch, from rows to trained weights   rows.py       which rows, as numbers
-    staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
-    worker.py stream.py interpret.py                        inside a worker process
-    graph.py      the plan as the run time reads it
-    rundir.py report.py screen.py                           what a run leaves, and shows
+session.py    one run from the command to its end
+loop.py       events in, decide, actions out            controller/   what is decided
+batchscope.py one batch, from rows to trained weights   rows.py       which rows, as numbers
+staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
+worker.py stream.py interpret.py                        inside a worker process
+graph.py      the plan as the run time reads it
+rundir.py report.py screen.py                           what a run leaves, and shows
 """

@@ -49,7 +49,9 @@ class BatchResult:
 class BatchScope:
     """Runs the batch scope of the plan on the rows of one batch."""
 
-    def __init__(self, view: GraphView, caller: Caller, batch: int, landed: Sequence[Landed], hops: Mapping[int, tuple[Key, ...]], seed: int) -> None:
+    def __init__(
+        self, view: GraphView, caller: Caller, batch: int, landed: Sequence[Landed], hops: Mapping[int, tuple[Key, ...]], seed: int
+    ) -> None:
         self.view, self.caller, self.batch = view, caller, batch
         base = view.facts.rows[view.form.outs[0]]
         uid = np.repeat([t.uid for t in landed], [len(t.lengths) for t in landed])

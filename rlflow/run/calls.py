@@ -62,5 +62,3 @@ class Caller:
 def process_name(worker: Worker, rank: int = 0) -> str:
     """`actor` for rank 0, `actor.1` for the next."""
     return worker.name if rank == 0 else f"{worker.name}.{rank}"
-
-

@@ -1,10 +1,10 @@
 """The plan as the run time reads it: which nodes run where, and where a field was really made.
 
-    stream   data set, dispatch, rollout and the row operators behind it     in the rollout process, a trajectory at a time
-    hops     operators before boarding that look at whole groups            on the host, when a group has landed
-    batch    between form_batch and the cut                                   on the host or on a worker
-    index    pad, rebalance, shard, micro_pack                                numbers only, in the controller
-    train    on micro-batches                                                 on every rank of its worker
+stream   data set, dispatch, rollout and the row operators behind it     in the rollout process, a trajectory at a time
+hops     operators before boarding that look at whole groups            on the host, when a group has landed
+batch    between form_batch and the cut                                   on the host or on a worker
+index    pad, rebalance, shard, micro_pack                                numbers only, in the controller
+train    on micro-batches                                                 on every rank of its worker
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
-from ..compile.ir import Field, Graph, Node
+from ..compile.ir import Field, Node
 from ..compile.plan import Plan
 from ..data.column import Column
 from ..errors import UsageError
@@ -34,10 +34,10 @@ class GraphView:
         for node in self.batch:
             scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
             if not node.losses and scopes != {"batch"}:
-                raise UsageError(f"`{node.name}` reads rows of {sorted(scopes)}; between form_batch and shard the run time has no other operators yet")
+                raise UsageError(f"`{node.name}` reads {sorted(scopes)} rows; the run time has no operators but training after `shard` yet")
         for node in self.sinks:
             if not isinstance(node.params.get("every"), int) or node.params["every"] < 1:
-                raise UsageError(f"`{node.name}` has every={node.params.get('every')!r}: give the number of versions between two of its runs")
+                raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs")
 
     # --- fields -------------------------------------------------------------------------------------------------------------------
     def role(self, field: int) -> str | None:
@@ -171,7 +171,8 @@ class GraphView:
         """Fields of the stream that an operator elsewhere reads."""
         stream = {node.id for node in self.stream}
         later = [node for node in self.needed if node.id not in stream and node not in self.sinks]
-        return frozenset(origin.id for node in later for use in node.uses if use.read and (origin := self.graph.origin(use.field)).node in stream)
+        read = {self.graph.origin(use.field) for node in later for use in node.uses if use.read}
+        return frozenset(field.id for field in read if field.node in stream)
 
     # --- what is measured ------------------------------------------------------------------------------------------------------------
     def measure(self, made: Mapping[int, Column]) -> dict[str, float]:

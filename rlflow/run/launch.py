@@ -12,6 +12,7 @@ Every process also asks the kernel to die with the controller, so that a kill -9
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -121,7 +122,8 @@ class Fleet:
             return
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = self.run_dir.tail(process.name)
-        error = WorkerDied(f"`{process.name}` (pid {process.pid}) died: {how}" + (f"\n--- end of logs/{process.name}.log\n{tail}" if tail else ""))
+        last_words = f"\n--- end of logs/{process.name}.log\n{tail}" if tail else ""
+        error = WorkerDied(f"`{process.name}` (pid {process.pid}) died: {how}{last_words}")
         for other in self.processes.values():
             if other.peer is not None:
                 other.peer.lost(error)
@@ -156,7 +158,5 @@ class Fleet:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         process.handle.send_signal(number)
-    except ProcessLookupError:
-        pass

@@ -20,16 +20,16 @@ from typing import Any
 
 from ..data.pool.protocol import Key
 from ..errors import RlflowError
-from .controller import events as ev
 from .batchscope import BatchScope, Landed
+from .controller import events as ev
 from .controller.decide import decide
-from .graph import GraphView
 from .controller.ids import BatchId, GroupId, Span, TrajectoryId
-from .messages import Call, Done, Source
 from .controller.order import prompt_of
+from .controller.state import Config, State
+from .graph import GraphView
+from .messages import Call, Done, Source
 from .report import Report
 from .staff import Staff
-from .controller.state import Config, State
 
 
 class Loop:
@@ -161,7 +161,8 @@ class Loop:
             self.tell(ev.Evaluated(evaluation))
 
     def _engine_call(self, node: int, version: int, engine: str, prompt: tuple[int, int, int] | None = None) -> Call:
-        return Call(self.caller.new_id(), node, version, prompt=prompt, engine=self.staff.engine_id(engine), address=self.staff.address(engine))
+        address = self.staff.address(engine)
+        return Call(self.caller.new_id(), node, version, prompt=prompt, engine=self.staff.engine_id(engine), address=address)
 
     # --- the stream ---------------------------------------------------------------------------------------------------------------
     async def _dispatch(self, action: ev.Dispatch) -> None:
@@ -193,7 +194,8 @@ class Loop:
         blocks = tuple(self._landed[t].key for t in sorted(self._landed) if t.uid == uid)
         made = [Source(n, keys) for (n, u), keys in self._hops.items() if u == uid]
         try:
-            done = await self.caller.call(node, 0, Call(self.caller.new_id(), node.id, sources=(Source(self.view.sampler.id, blocks), *made)))
+            sources = (Source(self.view.sampler.id, blocks), *made)
+            done = await self.caller.call(node, 0, Call(self.caller.new_id(), node.id, sources=sources))
         except RlflowError as error:
             self.tell(ev.Ran(action.operator, action.unit, "drop", str(error)))
             return
@@ -206,7 +208,8 @@ class Loop:
     # --- the batch ----------------------------------------------------------------------------------------------------------------
     async def _train(self, action: ev.Train) -> None:
         landed = [self._landed[t] for t in action.trajectories]
-        hops = {node.id: tuple(k for uid in action.groups for k in self._hops[node.id, uid]) for node in self.view.hops if node.rows == "keep"}
+        kept = [node.id for node in self.view.hops if node.rows == "keep"]
+        hops = {node: tuple(key for uid in action.groups for key in self._hops[node, uid]) for node in kept}
         scope = BatchScope(self.view, self.caller, action.batch.batch, landed, hops, self.seed)
         start = time.monotonic()
         try:

@@ -1,9 +1,9 @@
 """What a run tells: metrics.jsonl, one line a step, and the same to a person through a View.
 
-    put(done) / freed(keys)    bytes that lie in the pool
-    measured, took             between two steps: numbers and seconds of what happens beside the batch
-    trained                    one step is done: a line {"kind": "step", ...}
-    evaluated                  a line {"kind": "held_out", ...}
+put(done) / freed(keys)    bytes that lie in the pool
+measured, took             between two steps: numbers and seconds of what happens beside the batch
+trained                    one step is done: a line {"kind": "step", ...}
+evaluated                  a line {"kind": "held_out", ...}
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from ..data.pool.protocol import Key
 from .batchscope import BatchResult, Landed
+from .controller.state import State
 from .graph import GraphView
 from .messages import Done
 from .rundir import RunDir
-from .controller.state import State
 from .transport import Peer
 
 
@@ -88,8 +88,8 @@ class Report:
         self.screen.step(line)
 
     def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
-        line = {"kind": "held_out", "name": name, "version": version, "time": round(time.monotonic() - self.started, 3), "seconds": round(seconds, 3)}
-        line |= numbers
+        at = round(time.monotonic() - self.started, 3)
+        line = {"kind": "held_out", "name": name, "version": version, "time": at, "seconds": round(seconds, 3)} | dict(numbers)
         self.last_reward[name] = numbers.get("reward", float("nan"))
         self.run_dir.metric(line)
         self.screen.held_out(line)

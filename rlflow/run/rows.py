@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..compile.ir import Node
 from ..compile.facts import RowSet
+from ..compile.ir import Node
 from ..data.batch import PAD_TOKENS
 from ..errors import UsageError
 from ..language.config import resolve
@@ -81,8 +81,10 @@ class RowSets:
     def _pack(self, node: Node, above: Rows, parent: int) -> Rows:
         """The micro-batches as numbers of the rows that were sharded."""
         slices = [[mini for (mini,) in rank] for rank in above.cuts]
-        packed = resolve(node.index or "")([[above.lengths[mini] for mini in rank] for rank in slices], max_tokens=node.params["max_tokens"])
-        cuts = [[[mini[micro] for micro in micros] for mini, micros in zip(*rank, strict=True)] for rank in zip(slices, packed, strict=True)]
+        lengths = [[above.lengths[mini] for mini in rank] for rank in slices]
+        packed = resolve(node.index or "")(lengths, max_tokens=node.params["max_tokens"])
+        by_rank = zip(slices, packed, strict=True)
+        cuts = [[[mini[micro] for micro in micros] for mini, micros in zip(*rank, strict=True)] for rank in by_rank]
         return Rows(above.lengths, above.uid, above.is_pad, above.parent, None, cuts)
 
     def down(self, index: Index, rowset: int, to: int) -> Index:

@@ -1,12 +1,12 @@
 """The folder of a run.
 
-    runs/NAME/
-      plan.json          the checked graph
-      parameters.json    every parameter of the pipeline and every option of the run, as resolved
-      metrics.jsonl      one line a step, one a held-out evaluation
-      model/             the tiny model, when the run made one
-      checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
-      logs/              what each process printed
+runs/NAME/
+  plan.json          the checked graph
+  parameters.json    every parameter of the pipeline and every option of the run, as resolved
+  metrics.jsonl      one line a step, one a held-out evaluation
+  model/             the tiny model, when the run made one
+  checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
+  logs/              what each process printed
 """
 
 from __future__ import annotations

@@ -42,7 +42,12 @@ class LiveScreen:
     def __init__(self, console: Console, steps: int, rows: int = 12) -> None:
         self.rows, self.lines, self.last_held_out = rows, list[dict[str, str]](), ""
         self.progress = Progress(
-            TextColumn("steps"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+            TextColumn("steps"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
         )
         self.task = self.progress.add_task("steps", total=steps)
         self.live = Live(console=console, refresh_per_second=4)

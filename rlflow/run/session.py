@@ -1,8 +1,8 @@
 """One run from the command to its end: folder, processes, loop, and the way out.
 
-    Options + Plan ──▶ RunDir, arena, Fleet ──▶ Loop ──▶ Outcome
-                                                 ▲
-                        SIGINT, SIGTERM: once = finish the step, save, end; twice = end now
+Options + Plan ──▶ RunDir, arena, Fleet ──▶ Loop ──▶ Outcome
+                                             ▲
+                    SIGINT, SIGTERM: once = finish the step, save, end; twice = end now
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import uvloop
 from ..compile.plan import Plan
 from ..errors import RlflowError, UsageError
 from .controller import events as ev
+from .controller.state import Config, Hop
 from .graph import GraphView
 from .launch import Fleet
 from .loop import Loop
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings, socket_path
-from .controller.state import Config, Hop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class Options:
     """Of a run, not of its pipeline.
 
     name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
-    steps: batches to train; the data is gone through again, in another order, when it ends. save_every: a checkpoint every so many steps, 0 = only the last.
+    steps: batches to train; the data is gone through again, in another order, when it ends.
+    save_every: a checkpoint every so many steps, 0 = only the last.
     watermark: trajectories in flight, 0 = as many as the staleness bound lets in. pool_mb: capacity of a process's lane in the pool.
     """
 
@@ -106,7 +107,7 @@ class _Session:
         self.loop = Loop(self.view, staff, config, report, seed=self.options.seed, dataset_rows=rows)
         finish = await self.loop.run()
         if finish.outcome == "done" and report.outstanding:
-            raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block was not freed at its last read")
+            raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
         return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
 
     def _schedule(self, staff: Staff) -> Config:

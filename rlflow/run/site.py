@@ -1,8 +1,8 @@
 """What a worker process is told at its start: one JSON file, written by the controller.
 
-    role "worker"    one dp rank of a worker with an engine: actor, critic, reference
-    role "rollout"   the turn loop beside a rollout engine
-    role "host"      operators that belong to no worker: reward, advantage, ...
+role "worker"    one dp rank of a worker with an engine: actor, critic, reference
+role "rollout"   the turn loop beside a rollout engine
+role "host"      operators that belong to no worker: reward, advantage, ...
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from ..compile import ir
 from ..data.pool.arena import ArenaHandle, ShmArena
 from ..errors import UsageError
 from ..language.worker import Site, Worker
+from ..modules import make_worker
 from .calls import Caller, process_name
 from .graph import GraphView
 from .launch import Fleet
-from ..modules import make_worker
 from .rundir import RunDir
 from .site import SiteFile
 from .transport import Peer
@@ -49,7 +49,8 @@ class Staff:
         used = {n.worker for n in view.needed if n.worker is not None} | {view.served_by(n) for n in view.syncs}
         self.engines = {w.name: w for w in view.graph.workers if w.id in used and self._argv(w, Path("?")) is not None}
         self.trainers = [w for w in view.graph.workers if w.id in used and w.name not in self.engines]
-        lanes = [HOST, *(process_name(self.workers[w.id], r) for w in self.trainers for r in range(w.dp_size)), *map(rollout_name, self.engines)]
+        ranks = [process_name(self.workers[w.id], rank) for w in self.trainers for rank in range(w.dp_size)]
+        lanes = [HOST, *ranks, *map(rollout_name, self.engines)]
         clash = {name for name in lanes if lanes.count(name) > 1} | {name for name in self.engines if name in lanes}
         if clash:
             raise UsageError(f"two processes would be called {sorted(clash)}: rename a worker")

@@ -1,6 +1,6 @@
 """The stream, in the rollout process: data set → one trajectory → the row operators that look at no other row.
 
-    prompt row i ── dispatch: n rows, take the j-th ── rollout ── row operators ──▶ one block, one row a leaf
+prompt row i ── dispatch: n rows, take the j-th ── rollout ── row operators ──▶ one block, one row a leaf
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..compile.ir import Node
 from ..data.batch import Block
 from ..data.column import Column
 from ..errors import DataError

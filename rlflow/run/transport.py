@@ -1,7 +1,7 @@
 """Frames over Unix sockets, counted. Blocking in a worker, asyncio in the controller.
 
-    worker      Channel(connect(path)).send(message) / .receive()
-    controller  Peer(name, reader, writer): call(message) -> Done, or OperatorError / WorkerDied / WaitTimeout
+worker      Channel(connect(path)).send(message) / .receive()
+controller  Peer(name, reader, writer): call(message) -> Done, or OperatorError / WorkerDied / WaitTimeout
 """
 
 from __future__ import annotations

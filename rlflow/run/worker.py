@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from ..compile.plan import Plan
 from ..data.pool.shm import ShmPool
 from ..language.worker import Site, Worker
+from ..modules import import_user_modules, make_worker
 from ..process import die_with_parent
 from .graph import GraphView
 from .interpret import Interpreter, block_of, fetch
 from .messages import Call, Done, Failed, Free, Hello, Save, Shutdown
-from ..modules import import_user_modules, make_worker
 from .site import SiteFile, read_site
 from .stream import Stream
 from .transport import Channel

@@ -54,8 +54,8 @@ def _processes(found: FieldMap) -> list[str]:
     for site, calls in sites.items():
         ranks = found.ranks.get(site, 1)
         label = f"{site} x {ranks}" if ranks > 1 else site
-        calls = [*calls, "(row plans: keys, lengths and ids, no field is sent here)"] if site == CONTROLLER else calls
-        out += _hanging(f"  {label:<18}", ", ".join(calls))
+        plans = " (row plans: keys, lengths and ids, no field is sent here)" if site == CONTROLLER else ""
+        out += _hanging(f"  {label:<18}", ", ".join(calls) + plans)
     return out
 
 

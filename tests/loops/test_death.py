@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from .conftest import SMALL, Run, gone
+from run_cases import SMALL, Run, gone
 
 
 @pytest.mark.parametrize("victim", ["engine", "actor", "engine.rollout", "host"])

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable
 
 import pytest
+from run_cases import SMALL, Run
 from transformers import AutoModelForCausalLM
 
 from rlflow import Plan
 
-from .conftest import SMALL, Run
 
-
-@pytest.fixture()
+@pytest.fixture
 def finished(start_run: Callable[..., Run]) -> Run:
     run = start_run("grpo", *SMALL, "--steps", "3", "--save-every", "2")
     code, out, err = run.end(240)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from .conftest import Run
+from run_cases import Run
 
 
 def _data(path: Path, letters: int) -> Path:
@@ -28,9 +27,8 @@ def _data(path: Path, letters: int) -> Path:
 def test_socket_bytes_do_not_grow_with_sequence_length(start_run: Callable[..., Run], tmp_path: Path) -> None:
     measured = {}
     for letters in (30, 300):
-        run = start_run(
-            "grpo", "--data", str(_data(tmp_path / f"{letters}.parquet", letters)), "--prompts", "8", "--group-size", "4", "--steps", "3", "--eval-every", "1000"
-        )
+        data = str(_data(tmp_path / f"{letters}.parquet", letters))
+        run = start_run("grpo", "--data", data, "--prompts", "8", "--group-size", "4", "--steps", "3", "--eval-every", "1000")
         code, _, err = run.end(240)
         assert code == 0, err
         measured[letters] = [line["controller_socket_bytes"] for line in run.steps()[1:]], run.steps()[1]["tokens"]

@@ -32,7 +32,7 @@ def _run(command: list[str]) -> str:
 def mypy() -> Report:
     files = [str(f) for f in (MISTAKES, *ACCEPTED, *PROGRAMS)]
     report: Report = {}
-    for line in _run([sys.executable, "-m", "mypy", "--strict", "--output", "json", *files]).splitlines():
+    for line in _run([sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--output", "json", *files]).splitlines():
         found = json.loads(line)
         if found["severity"] == "error":
             report.setdefault(Path(found["file"]).name, set()).add(found["line"])

@@ -47,7 +47,9 @@ def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pyte
         (["frobnicate"], "frobnicate"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_says_why(argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_wrong_command_line_is_exit_code_2_and_says_why(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     extra = ["--root", str(tmp_path)] if argv[:2] == ["run", GRPO] else []
     assert main([*argv, *extra]) == 2
     assert said in capsys.readouterr().err

@@ -1,13 +1,13 @@
 """A checkpoint of a train engine: a Hugging Face model folder with the trainer's state beside it. Nothing is pickled.
 
-    NAME/                       transformers loads this folder by itself
-      config.json  model.safetensors  tokenizer.json ...
-      trainer/optimizer.safetensors    exp_avg.PARAMETER, exp_avg_sq.PARAMETER
-      trainer/rng.safetensors          one random state a rank
-      trainer/state.json               version, steps, ..., and the size of every other file: written last
+NAME/                       transformers loads this folder by itself
+  config.json  model.safetensors  tokenizer.json ...
+  trainer/optimizer.safetensors    exp_avg.PARAMETER, exp_avg_sq.PARAMETER
+  trainer/rng.safetensors          one random state a rank
+  trainer/state.json               version, steps, ..., and the size of every other file: written last
 
-    .NAME.PID.new ── files, fsync ──▶ NAME aside to .NAME.old ──▶ rename to NAME ──▶ remove .NAME.old
-    killed before the rename: NAME is what it was (or `recover` puts .NAME.old back); after it: NAME is the new one
+.NAME.PID.new ── files, fsync ──▶ NAME aside to .NAME.old ──▶ rename to NAME ──▶ remove .NAME.old
+killed before the rename: NAME is what it was (or `recover` puts .NAME.old back); after it: NAME is the new one
 """
 
 from __future__ import annotations

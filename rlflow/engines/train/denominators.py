@@ -1,7 +1,7 @@
 """Counts of each mini-batch over all ranks, known before its first micro-batch.
 
-    this rank's rows ── tokens, rows (, keys of trajectories, groups) ──▶ exchange ──▶ over all ranks ─┐
-    the plan's counts, Objective.counts[j], where it gives them ───────────────────────────────────────┴──▶ divisor of each loss
+this rank's rows ── tokens, rows (, keys of trajectories, groups) ──▶ exchange ──▶ over all ranks ─┐
+the plan's counts, Objective.counts[j], where it gives them ───────────────────────────────────────┴──▶ divisor of each loss
 """
 
 from __future__ import annotations

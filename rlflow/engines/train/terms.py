@@ -1,6 +1,6 @@
 """Terms of the losses of one micro-batch → what is differentiated, and sums for the metrics.
 
-    loss_micro = Σ over losses of  sum(terms of real rows) / divisor        (never a mean: see protocol.py)
+loss_micro = Σ over losses of  sum(terms of real rows) / divisor        (never a mean: see protocol.py)
 """
 
 from __future__ import annotations

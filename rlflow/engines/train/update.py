@@ -1,7 +1,7 @@
 """One mini-batch: one optimizer step, or none at all.
 
-    micro-batches ── forward, loss, backward ──▶ gradients ── failed anywhere? ──▶ SUM over ranks ── finite? ──▶ clip ──▶ AdamW
-                                                                    │ every rank raises                  │ every rank raises
+micro-batches ── forward, loss, backward ──▶ gradients ── failed anywhere? ──▶ SUM over ranks ── finite? ──▶ clip ──▶ AdamW
+                                                                │ every rank raises                  │ every rank raises
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What the controller decides, without a clock, a socket, a process or a tensor.
 
-    events.py ids.py      what it hears and what it asks for
-    schedule.py state.py  what fixes a run, and what it knows
-    decide.py             decide(state, event) -> actions
-        admission.py dispatch.py routing.py    which prompts are drawn, and which engine gets a trajectory
-        rollout.py buffer.py boarding.py       from a landed trajectory to a batch, without breaking the staleness bound
-        training.py fleet.py evaluation.py     train, sync, evaluate, save
-        waits.py timeouts.py                   every wait has a name, a timeout and a consequence
-    order.py              which row of the data the next prompt is
+events.py ids.py      what it hears and what it asks for
+schedule.py state.py  what fixes a run, and what it knows
+decide.py             decide(state, event) -> actions
+    admission.py dispatch.py routing.py    which prompts are drawn, and which engine gets a trajectory
+    rollout.py buffer.py boarding.py       from a landed trajectory to a batch, without breaking the staleness bound
+    training.py fleet.py evaluation.py     train, sync, evaluate, save
+    waits.py timeouts.py                   every wait has a name, a timeout and a consequence
+order.py              which row of the data the next prompt is
 """

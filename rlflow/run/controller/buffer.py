@@ -1,7 +1,7 @@
 """The ready buffer: the groups that are in no batch yet, by tag, so that no rule has to look at them all.
 
-    pending → running → landed → ready ──take──→ consumed → finished
-              └────── waiting ───────┘
+pending → running → landed → ready ──take──→ consumed → finished
+          └────── waiting ───────┘
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The ids of what a run does. Equal ids mean equal things, so an action can be performed again and an old event be told from a new one.
 
-    trajectory  (uid, traj_uid, attempt)        attempts never repeat, across timelines too
-    group       (timeline, uid)                 one prompt of one epoch
-    batch, save (timeline, batch)               batch b is trained on version b and makes version b + 1
-    sync        (timeline, version, engine, attempt)
-    evaluation  (timeline, version, engine, attempt)
+trajectory  (uid, traj_uid, attempt)        attempts never repeat, across timelines too
+group       (timeline, uid)                 one prompt of one epoch
+batch, save (timeline, batch)               batch b is trained on version b and makes version b + 1
+sync        (timeline, version, engine, attempt)
+evaluation  (timeline, version, engine, attempt)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a running trajectory to a ready group, or to a dropped one.
 
-    Landed ──→ operators per trajectory, at once ──→ all n? operators per group ──→ ready
-    Failed ──→ attempt + 1 ──→ too many? the group is dropped whole, never shipped short
-    Ran(drop) ──→ the group is dropped; its seat is refilled by admission
+Landed ──→ operators per trajectory, at once ──→ all n? operators per group ──→ ready
+Failed ──→ attempt + 1 ──→ too many? the group is dropped whole, never shipped short
+Ran(drop) ──→ the group is dropped; its seat is refilled by admission
 """
 
 from __future__ import annotations

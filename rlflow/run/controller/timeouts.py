@@ -1,9 +1,9 @@
 """What happens when a wait runs out: the column ``then`` of the table in ``waits``.
 
-    retry        the attempt counts as failed: another one, up to its bound
-    drop group   the unit got no verdict: its group is dropped with the operator's name
-    engine down  it did not come up: as if it had died
-    finish       the run ends and names the wait
+retry        the attempt counts as failed: another one, up to its bound
+drop group   the unit got no verdict: its group is dropped with the operator's name
+engine down  it did not come up: as if it had died
+finish       the run ends and names the wait
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything the controller waits for, in one table: no wait without a name, a timeout, and a word on what happens then.
 
-    Arm(name, seconds) ──→ Disarm(name)     it came
-                      └──→ Timeout(name)    it did not: `then`
+Arm(name, seconds) ──→ Disarm(name)     it came
+                  └──→ Timeout(name)    it did not: `then`
 """
 
 from __future__ import annotations

@@ -155,3 +155,8 @@ def test_verify_finds_a_table_that_points_at_nothing() -> None:
         verify(graph, Facts(site={999: "actor"}))
     with pytest.raises(AssertionError, match="row set 0 is made of a later one"):
         verify(graph, Facts(rowsets=[RowSet(id=0, scope="batch", size=Dim.of(1), unit="B", parent=0)]))
+
+
+def test_letters_of_the_graph_are_new() -> None:
+    facts = Facts()
+    assert [str(facts.letter(name)) for name in ("B", "B2", "B", "B", "B2")] == ["B", "B2", "B3", "B4", "B22"]

@@ -11,9 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 from small_loops import filtered, penalised
-from vocabulary import Advantage, ResponseMask, TokenRewards, Uid, Values, exact_match, gae, grpo, length_penalty, rloo, shaping
+from vocabulary import (
+    Advantage,
+    ResponseMask,
+    TokenRewards,
+    Torch,
+    Uid,
+    Values,
+    dataset,
+    dispatch,
+    exact_match,
+    gae,
+    grpo,
+    length_penalty,
+    rloo,
+    shaping,
+)
 
-from rlflow import CheckFailed, Plan, absent, operator, pipeline
+from rlflow import CheckFailed, Feedback, Plan, Worker, absent, operator, pipeline
 from rlflow.errors import UsageError
 
 
@@ -183,3 +198,59 @@ def test_an_optional_field_that_is_given_is_checked() -> None:
 
     with pytest.raises(CheckFailed, match=r"`values` of `weighted` is value, got reward\(shaped\)"):
         penalised().replace("grpo", with_rewards)
+
+
+def test_a_replacement_is_a_function() -> None:
+    with pytest.raises(UsageError, match="got 3"):
+        penalised().replace("grpo", 3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="by keyword"):
+        penalised().replace("grpo", functools.partial(rloo, 1))
+
+
+class Odd(Worker):
+    def __init__(self, name: str, *, device: object) -> None:
+        super().__init__(name)
+
+
+def test_an_option_of_a_worker_that_is_not_plain_is_refused() -> None:
+    @pipeline
+    def odd() -> None:
+        Odd("actor", device=object())
+
+    with pytest.raises(CheckFailed, match="`device` of `Odd` is configuration") as refused:
+        odd()
+    assert [d.code for d in refused.value.diagnostics] == ["RLF010"]
+
+
+def test_a_feedback_starts_from_loaded_weights() -> None:
+    @pipeline
+    def twice() -> None:
+        policy = Feedback("policy", init=Torch("actor").load())
+        Feedback("again", init=policy.current)  # type: ignore[arg-type]
+
+    with pytest.raises(CheckFailed, match="feedback `again` starts from current of `policy`, not from loaded weights"):
+        twice()
+
+
+def test_a_worker_made_outside_of_the_pipeline_belongs_to_it() -> None:
+    actor = Torch("actor", dp=2)
+
+    @pipeline
+    def outside() -> None:
+        actor.load()
+
+    graph = outside().graph
+    assert [(w.name, w.dp_size) for w in graph.workers] == [("actor", 2)]
+    assert graph.nodes[0].worker == 0
+
+
+def test_a_thousand_calls_have_a_thousand_names() -> None:
+    @pipeline
+    def long() -> None:
+        prompts = dataset("train.parquet")
+        for _ in range(1000):
+            dispatch(prompts, n=2)
+
+    plan = long()
+    assert len(set(names(plan))) == 1001
+    assert names(plan)[-1] == "dispatch#1000"

@@ -1,6 +1,6 @@
 """Row plans: what must hold for every batch, and the small cases that are written down."""
 
-# ruff: noqa: N802 - tests carry the id of the fault that they stand for
+
 from __future__ import annotations
 
 from collections import Counter

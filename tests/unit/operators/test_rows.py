@@ -1,6 +1,6 @@
 """Row operators on real tensors, against plain Python and against the plan that a run makes."""
 
-# ruff: noqa: N802 - tests carry the id of the fault that they stand for
+
 from __future__ import annotations
 
 from pathlib import Path

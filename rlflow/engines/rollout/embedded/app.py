@@ -11,10 +11,10 @@ from starlette.routing import Route
 from rlflow.engines.rollout.embedded.contract import Limits
 from rlflow.engines.rollout.embedded.core import EngineCore
 from rlflow.engines.rollout.embedded.engine import Engine
-from rlflow.engines.rollout.embedded.routes_control import control_routes
+from rlflow.engines.rollout.embedded.routes_control import ControlRoutes
 from rlflow.engines.rollout.embedded.routes_generate import Generate
-from rlflow.engines.rollout.embedded.routes_info import info_routes
-from rlflow.engines.rollout.embedded.routes_weights import weight_routes
+from rlflow.engines.rollout.embedded.routes_info import InfoRoutes
+from rlflow.engines.rollout.embedded.routes_weights import WeightRoutes
 
 __all__ = ["build_app", "eos_ids"]
 
@@ -30,7 +30,12 @@ def build_app(engine: Engine, core: EngineCore) -> Starlette:
     )
     generate = Route("/generate", Generate(engine, limits, config.seed), methods=["POST", "PUT"])
     return Starlette(
-        routes=[generate, *control_routes(engine), *weight_routes(engine, config.update_timeout), *info_routes(engine, config)]
+        routes=[
+            generate,
+            *ControlRoutes(engine).routes(),
+            *WeightRoutes(engine, config.update_timeout).routes(),
+            *InfoRoutes(engine, config).routes(),
+        ]
     )
 
 

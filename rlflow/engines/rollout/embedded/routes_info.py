@@ -15,51 +15,55 @@ from rlflow.engines.rollout.embedded.core import EngineCore
 from rlflow.engines.rollout.embedded.engine import Engine
 from rlflow.engines.rollout.embedded.http import endpoint
 
-__all__ = ["info_routes"]
+__all__ = ["InfoRoutes"]
 
 CONTRACT_VERSION = "0.5.23"  # the SGLang release whose HTTP contract is spoken
 LOAD_FORMATS = ["safetensors"]
 
 
-def info_routes(engine: Engine, config: ServerConfig) -> list[Route]:
-    started = time.time()
+class InfoRoutes:
+    """Endpoints that tell and change nothing."""
 
-    async def ready(request: HttpRequest) -> Response:
-        is_ready = await engine.call(lambda core: core.paused is None and not core.kv_released and core.weights.usable)
+    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+        self._engine, self._config, self._started = engine, config, time.time()
+
+    def routes(self) -> list[Route]:
+        handlers: dict[str, Any] = {
+            "/ready": self.ready,
+            "/health": self.health,
+            "/health_generate": self.health,
+            "/model_info": self.model_info,
+            "/get_model_info": self.model_info,
+            "/server_info": self.server_info,
+            "/get_server_info": self.server_info,
+            "/v1/models": self.models,
+            "/v1/loads": self.loads,
+        }
+        return [Route(path, endpoint(handler), methods=["GET"]) for path, handler in handlers.items()]
+
+    async def ready(self, request: HttpRequest) -> Response:
+        is_ready = await self._engine.call(lambda core: core.paused is None and not core.kv_released and core.weights.usable)
         return Response(status_code=200 if is_ready else 503)
 
-    async def health(request: HttpRequest) -> Response:
-        await engine.call(lambda core: None)  # the engine thread answers between two steps, paused or not
+    async def health(self, request: HttpRequest) -> Response:
+        await self._engine.call(lambda core: None)  # the engine thread answers between two steps, paused or not
         return Response(status_code=200)
 
-    async def model_info(request: HttpRequest) -> dict[str, Any]:
-        return await engine.call(_model_info)
+    async def model_info(self, request: HttpRequest) -> dict[str, Any]:
+        return await self._engine.call(_model_info)
 
-    async def server_info(request: HttpRequest) -> dict[str, Any]:
-        return await engine.call(lambda core: _server_info(core, config, started))
+    async def server_info(self, request: HttpRequest) -> dict[str, Any]:
+        return await self._engine.call(lambda core: _server_info(core, self._config, self._started))
 
-    async def models(request: HttpRequest) -> dict[str, Any]:
-        info = await engine.call(lambda core: (core.model_path, core.runner.context_length))
-        model = {"id": info[0], "object": "model", "created": int(started), "owned_by": "rlflow", "root": info[0], "parent": None}
+    async def models(self, request: HttpRequest) -> dict[str, Any]:
+        info = await self._engine.call(lambda core: (core.model_path, core.runner.context_length))
+        model = {"id": info[0], "object": "model", "created": int(self._started), "owned_by": "rlflow", "root": info[0], "parent": None}
         return {"object": "list", "data": [model | {"max_model_len": info[1]}]}
 
-    async def loads(request: HttpRequest) -> dict[str, Any]:
-        load = await engine.call(lambda core: _load(core, config))
+    async def loads(self, request: HttpRequest) -> dict[str, Any]:
+        load = await self._engine.call(lambda core: _load(core, self._config))
         now = datetime.now(UTC).isoformat()
         return {"timestamp": now, "version": CONTRACT_VERSION, "accelerator": None, "num_accelerators": 1, "loads": [load]}
-
-    handlers: dict[str, Any] = {
-        "/ready": ready,
-        "/health": health,
-        "/health_generate": health,
-        "/model_info": model_info,
-        "/get_model_info": model_info,
-        "/server_info": server_info,
-        "/get_server_info": server_info,
-        "/v1/models": models,
-        "/v1/loads": loads,
-    }
-    return [Route(path, endpoint(handler), methods=["GET"]) for path, handler in handlers.items()]
 
 
 def _model_info(core: EngineCore) -> dict[str, Any]:

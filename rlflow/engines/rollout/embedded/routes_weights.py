@@ -22,7 +22,7 @@ from rlflow.engines.rollout.embedded.http import decoded, endpoint
 from rlflow.engines.rollout.embedded.weights import read_folder, read_safetensors
 from rlflow.errors import EngineError
 
-__all__ = ["weight_routes"]
+__all__ = ["WeightRoutes"]
 
 
 class TensorBody(msgspec.Struct):
@@ -60,16 +60,33 @@ class CheckerBody(msgspec.Struct):
     action: str = "checksum"
 
 
-def weight_routes(engine: Engine, update_timeout: float) -> list[Route]:
-    async def begin(request: HttpRequest) -> dict[str, Any]:
-        await engine.call(_begin)
+class WeightRoutes:
+    """Endpoints that read and change the weights."""
+
+    def __init__(self, engine: Engine, update_timeout: float) -> None:
+        self._engine, self._update_timeout = engine, update_timeout
+
+    def routes(self) -> list[Route]:
+        posts: dict[str, Any] = {
+            "/begin_weight_update": self.begin,
+            "/end_weight_update": self.end,
+            "/update_weights_from_tensor": self.from_tensor,
+            "/update_weights_from_disk": self.from_disk,
+            "/update_weight_version": self.update_version,
+            "/get_weights_by_name": self.by_name,
+        }
+        routes = [Route(path, endpoint(handler), methods=["POST"]) for path, handler in posts.items()]
+        return [*routes, Route("/weights_checker", endpoint(self.checker), methods=["GET", "POST"])]
+
+    async def begin(self, request: HttpRequest) -> dict[str, Any]:
+        await self._engine.call(_begin)
         return {"success": True, "message": "Success"}
 
-    async def end(request: HttpRequest) -> dict[str, Any]:
-        await engine.call(_end)
+    async def end(self, request: HttpRequest) -> dict[str, Any]:
+        await self._engine.call(_end)
         return {"success": True, "message": "Success"}
 
-    async def apply(tensors: dict[str, Any], body: TensorBody | DiskBody, *, in_session: bool, path: str | None = None) -> None:
+    async def _apply(self, tensors: dict[str, Any], body: TensorBody | DiskBody, *, in_session: bool, path: str | None = None) -> None:
         def update(core: EngineCore) -> None:
             if in_session and not core.session_open:
                 raise EngineError("update_weights_from_tensor must run between begin_weight_update() and end_weight_update()")
@@ -80,9 +97,12 @@ def weight_routes(engine: Engine, update_timeout: float) -> list[Route]:
             core.update(tensors, version=body.weight_version, flush=body.flush_cache)
             core.model_path = path or core.model_path
 
-        await engine.call_idle(update, timeout=0.0 if body.abort_all_requests else update_timeout, doing="weight update")
+        if body.abort_all_requests:  # then no row is left to wait for
+            await self._engine.call(update)
+        else:
+            await self._engine.call_idle(update, timeout=self._update_timeout, doing="weight update")
 
-    async def from_tensor(request: HttpRequest) -> dict[str, Any]:
+    async def from_tensor(self, request: HttpRequest) -> dict[str, Any]:
         load_format = (await decoded(request, LoadFormat)).load_format
         if load_format != "safetensors":
             raise EngineError(
@@ -90,19 +110,19 @@ def weight_routes(engine: Engine, update_timeout: float) -> list[Route]:
                 'code. Send load_format "safetensors" with base64 of safetensors files in serialized_named_tensors'
             )
         body = await decoded(request, TensorBody)
-        await engine.call(_require_session)
+        await self._engine.call(_require_session)
         tensors = await asyncio.to_thread(read_safetensors, body.serialized_named_tensors)
-        await apply(tensors, body, in_session=True)
+        await self._apply(tensors, body, in_session=True)
         return {"success": True, "message": f"Success{_moved(body.weight_version)}"}
 
-    async def from_disk(request: HttpRequest) -> dict[str, Any]:
+    async def from_disk(self, request: HttpRequest) -> dict[str, Any]:
         body = await decoded(request, DiskBody)
         tensors = await asyncio.to_thread(read_folder, Path(body.model_path))
-        await apply(tensors, body, in_session=False, path=body.model_path)
+        await self._apply(tensors, body, in_session=False, path=body.model_path)
         message = f"Succeeded to update model weights.{_moved(body.weight_version)}"
         return {"success": True, "message": message, "num_paused_requests": 0}
 
-    async def update_version(request: HttpRequest) -> dict[str, Any]:
+    async def update_version(self, request: HttpRequest) -> dict[str, Any]:
         body = await decoded(request, VersionBody)
 
         def update(core: EngineCore) -> None:
@@ -110,11 +130,11 @@ def weight_routes(engine: Engine, update_timeout: float) -> list[Route]:
                 core.abort_all()
             core.set_version(body.new_version)
 
-        await engine.call(update)
+        await self._engine.call(update)
         message = f"Weight version updated to {body.new_version}"
         return {"success": True, "message": message, "new_version": body.new_version}
 
-    async def by_name(request: HttpRequest) -> Any:
+    async def by_name(self, request: HttpRequest) -> Any:
         body = await decoded(request, NameBody)
 
         def read(core: EngineCore) -> Any:
@@ -124,24 +144,13 @@ def weight_routes(engine: Engine, update_timeout: float) -> list[Route]:
                 raise EngineError(f"Get parameter by name failed: {body.name!r}: {why}")
             return tensor[: body.truncate_size].tolist()
 
-        return await engine.call(read)
+        return await self._engine.call(read)
 
-    async def checker(request: HttpRequest) -> dict[str, Any]:
+    async def checker(self, request: HttpRequest) -> dict[str, Any]:
         body = await decoded(request, CheckerBody)
         if body.action != "checksum":
             raise RequestError(f"weights_checker action {body.action!r} is not supported by the embedded engine; use 'checksum'")
-        return await engine.call(_checksums)
-
-    posts: dict[str, Any] = {
-        "/begin_weight_update": begin,
-        "/end_weight_update": end,
-        "/update_weights_from_tensor": from_tensor,
-        "/update_weights_from_disk": from_disk,
-        "/update_weight_version": update_version,
-        "/get_weights_by_name": by_name,
-    }
-    routes = [Route(path, endpoint(handler), methods=["POST"]) for path, handler in posts.items()]
-    return [*routes, Route("/weights_checker", endpoint(checker), methods=["GET", "POST"])]
+        return await self._engine.call(_checksums)
 
 
 def _begin(core: EngineCore) -> None:

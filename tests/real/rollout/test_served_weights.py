@@ -154,6 +154,14 @@ def test_update_from_disk(server: Server, other_model_dir: Path) -> None:
     np.testing.assert_allclose(answer.log_probs, plain_log_probs(plain_model(other_model_dir), PROMPT, answer.output_ids), atol=1e-5)
 
 
+def test_an_update_can_abort_what_runs(server: Server, other_model_dir: Path) -> None:
+    flight = server.start_generations([PROMPT, [7] * 9], LONG)
+    body = {"model_path": str(other_model_dir), "weight_version": "1", "abort_all_requests": True}
+    assert server.post("/update_weights_from_disk", body)[0] == 200
+    assert [a.finish_reason.type for a in flight.results()] == ["abort", "abort"]
+    assert server.client.model_info().weight_version == "1"
+
+
 def test_update_from_a_folder_without_weights_is_refused(server: Server, tmp_path: Path) -> None:
     before = server.client.checksum()
     assert server.post("/update_weights_from_disk", {"model_path": str(tmp_path)})[0] == 400
@@ -183,11 +191,16 @@ def test_get_weights_by_name(server: Server, model_dir: Path) -> None:
     assert server.post("/get_weights_by_name", {"name": "nope"})[0] == 400
 
 
-def test_nan_weights_fail_requests_instead_of_returning_garbage(server: Server) -> None:
+def test_nan_weights_fail_requests_and_leave_nothing_behind(server: Server) -> None:
+    name = "model.layers.0.input_layernorm.weight"  # its NaN reaches the K/V slabs
+    short = SamplingParams(max_new_tokens=5, ignore_eos=True)
+    server.client.generate_batch([[7] * 60] * 2, short)  # the slabs have grown: no later growth clears them
     server.client.begin_weight_update()
-    server.client.update_weights(bucket({NORM: torch.full((64,), torch.nan)}), weight_version="bad")
+    server.client.update_weights(bucket({name: torch.full((64,), torch.nan)}), weight_version="bad", flush_cache=False)
     with pytest.raises(EngineRefused, match="the logits are NaN under weight version 'bad'") as caught:
-        server.client.generate(PROMPT, SamplingParams(max_new_tokens=5))
+        server.client.generate([7] * 40, short)
     assert caught.value.status == 500
-    server.client.update_weights(bucket({NORM: torch.ones(64)}), weight_version="good", flush_cache=False)
-    assert len(server.client.generate(PROMPT, SamplingParams(max_new_tokens=5, ignore_eos=True)).output_ids) == 5
+    server.client.update_weights(bucket({name: torch.ones(64)}), weight_version="good", flush_cache=False)
+    # the short row takes the failed one's slot, whose later positions the long row makes part of the read
+    answers = server.client.generate_batch([[5], [7] * 60], short)
+    assert [len(a.output_ids) for a in answers] == [5, 5]

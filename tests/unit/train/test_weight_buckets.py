@@ -15,7 +15,7 @@ from rlflow.engines.train.torch import TorchEngine
 from rlflow.engines.train.weights import checkpoint_tensors
 from rlflow.errors import EngineError
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": 16, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
