@@ -24,7 +24,7 @@ def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "po
     if model == TINY:
         from rlflow.engines.tiny import make_tiny_model
 
-        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, kv_heads=4, kind=kind)
+        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, layers=1, kv_heads=4, kind=kind)
     return checkpoint_folder(model)
 
 

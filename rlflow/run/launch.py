@@ -29,6 +29,8 @@ from .rundir import RunDir
 from .transport import Peer
 
 HELLO_SECONDS = 180.0
+# Many processes share the cores, and idle OpenMP threads spin: a worker that wants more torch threads asks for them itself.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 X = TypeVar("X")
 
@@ -71,11 +73,11 @@ class Fleet:
         waiting.set_result((hello, peer))
         await peer.listen()
 
-    async def start(self, name: str, argv: Sequence[str], env: dict[str, str] | None = None) -> Process:
+    async def start(self, name: str, argv: Sequence[str]) -> Process:
         """Start a process whose output goes to logs/NAME.log. A session of its own: Ctrl-C reaches the controller only."""
         with self.run_dir.log(name).open("ab") as log:
             handle = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **(env or {})}
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT | dict(os.environ)
             )
         process = Process(name, handle)
         self.processes[name] = process
