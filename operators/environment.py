@@ -5,10 +5,10 @@
 
 `HigherLower`: the row's answer is a secret number, the model guesses, the environment says which way to go.
 
-    prompt    guess 0-9:     secret (the row's answer) 6
-    model     3              reply  higher\\n
-    model     7              reply  lower\\n
-    model     6              reply  None, score 1
+    "guess 0-9: "   and the row's answer, the secret, is 6
+    model "3"       reply " higher\\n"
+    model "7"       reply " lower\\n"
+    model "6"       reply None, score 1
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ class HigherLower:
     """Guess a secret integer in at most `turns` guesses.
 
     After a wrong guess the reply is `higher` (the secret is) or `lower`; after text without an integer it is `unclear`.
-    Each of the three is a turn used up. The first integer of a text counts as its guess.
+    Each of the three is a turn used up. The first integer of a text counts as its guess. With 4 turns a player who halves
+    the range is right about every secret of up to 15 numbers.
     """
 
     turns: int = 4
-    higher: str = "higher\n"
-    lower: str = "lower\n"
-    unclear: str = "a number\n"
+    higher: str = " higher\n"
+    lower: str = " lower\n"
+    unclear: str = " say a number\n"
 
     def __post_init__(self) -> None:
         if self.turns < 1:

@@ -2,7 +2,7 @@
 
     digits.parquet          one turn      "largest of 3, 7, 1? " → 7
     digits_mixed.parquet    one turn      largest, smallest or middle of three digits: harder
-    guess.parquet           many turns    the answer is a secret number; operators.environment.HigherLower replies
+    guess.parquet           many turns    "guess 2-8: ", the answer is a secret; operators.environment.HigherLower replies
     reasoning_gym.parquet   one turn      tasks of reasoning-gym; the answer is the task's entry as JSON
 
 Each set is split by its operands, so that no combination that is asked in `test` occurs in `train` in any order or wording.
@@ -55,11 +55,11 @@ def digits(words: Sequence[str]) -> Iterator[Question]:
 
 
 def guess() -> Iterator[Question]:
-    """Every secret of every range of digits that has at least four."""
+    """Every secret of every range of four to ten digits. Split by the range: the prompt tells nothing of the secret."""
     for low, high in itertools.combinations(range(10), 2):
         for secret in range(low, high + 1):
             if high - low >= 3:
-                yield Question(f"guess {low} to {high}: ", str(secret), "guess _ to _: ", "guess", (low, high, secret), str(secret))
+                yield Question(f"guess {low}-{high}: ", str(secret), "guess _-_: ", "guess", (high - low, low), str(secret))
 
 
 def reasoning_gym(name: str, count: int, template: Callable[[dict[str, Any]], str], **config: Any) -> Iterator[Question]:

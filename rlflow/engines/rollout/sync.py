@@ -40,7 +40,7 @@ def sync_weights(client: RolloutClient, buckets: Iterable[dict[str, torch.Tensor
     if "safetensors" not in info.load_formats:
         raise EngineError(
             f"engine at {client.url} (version {info.version}) takes no safetensors buckets: its load_formats are {info.load_formats}. "
-            "Pickled buckets for a real SGLang server come with the rlflow[sglang] extra; the embedded engine works without it"
+            "Pickled buckets, which a real SGLang server wants, are not built yet; the embedded engine takes safetensors"
         )
     return _Sync(client, info, version, time.monotonic() + timeout).run(buckets)
 

@@ -89,11 +89,17 @@ def test_templates_hold_no_operand() -> None:
             assert not [template for template in set(rows["template"]) if re.search(r"\d", template.replace("1 bits", ""))]
 
 
-def test_every_secret_lies_in_its_range() -> None:
-    for rows in rows_of("guess.parquet").values():
+def test_ranges_are_held_out_with_all_their_secrets() -> None:
+    ranges: dict[str, dict[str, list[int]]] = {}
+    for split, rows in rows_of("guess.parquet").items():
+        ranges[split] = {}
         for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
-            low, high = map(int, re.findall(r"\d+", prompt))
-            assert low <= int(answer) <= high
+            ranges[split].setdefault(prompt, []).append(int(answer))
+    assert not ranges["train"].keys() & ranges["test"].keys()
+    assert (len(ranges["train"]), len(ranges["test"])) == (22, 6)
+    for prompt, secrets in (ranges["train"] | ranges["test"]).items():
+        low, high = map(int, re.findall(r"\d+", prompt))
+        assert sorted(secrets) == list(range(low, high + 1))
 
 
 def test_the_scorer_of_reasoning_gym_knows_every_entry() -> None:
