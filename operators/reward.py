@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rlflow import Tensor, operator
+from rlflow.extras import require
 from rlflow.errors import DataError
 
 from . import verifiers
@@ -73,7 +74,8 @@ def number_match(
 def math_reward(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
-    """1 for an expression equal to the answer (math-verify)."""
+    """1 for an expression equal to the answer (math-verify). Raises UsageError without the extra `rewards`."""
+    require("math_verify", extra="rewards", what="math_reward")
     return verify(verifiers.math_verify, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
@@ -81,7 +83,11 @@ def math_reward(
 def reasoning_gym_reward(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
-    """0 .. 1 by the task's own scorer (reasoning-gym); `answer` is the task's entry as JSON."""
+    """0 .. 1 by the task's own scorer (reasoning-gym); `answer` is the task's entry as JSON.
+
+    Raises UsageError without the extra `rewards`.
+    """
+    require("reasoning_gym", extra="rewards", what="reasoning_gym_reward")
     return verify(verifiers.reasoning_gym, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 

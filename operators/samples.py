@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .baselines import blind_baselines
 from .flatten import Row
 from .records import Prompts, Sample, Trajectories
@@ -26,32 +29,39 @@ class Played:
 
 def sample_of(played: Sequence[Played], prompts: Trajectories, version: int) -> Sample:
     """One row a trajectory, right-padded to the longest: [T, S] and [T, R]. version: published when they were registered."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
+    import torch  # not at the top: `rlflow check` reads this file and needs no torch
 
-    def padded(name: str) -> torch.Tensor:
-        return pad_sequence([torch.from_numpy(getattr(p.row, name)) for p in played], batch_first=True)
+    def padded(name: str) -> npt.NDArray[Any]:
+        return _right_padded([getattr(p.row, name) for p in played])
 
     rows = len(played)
     mask = padded("response_mask")
-    versions = torch.full(mask.shape, -1, dtype=torch.int32)
-    versions[mask] = torch.tensor([v for p in played for v in p.versions], dtype=torch.int32)
+    versions = np.full(mask.shape, -1, np.int32)
+    versions[mask] = [v for p in played for v in p.versions]
     return Sample(
-        input_ids=padded("input_ids"),
-        attention_mask=padded("attention_mask"),
-        position_ids=padded("position_ids"),
-        responses=padded("responses"),
-        response_mask=mask,
-        rollout_log_probs=padded("rollout_log_probs"),
-        token_versions=versions,
+        input_ids=torch.from_numpy(padded("input_ids")),
+        attention_mask=torch.from_numpy(padded("attention_mask")),
+        position_ids=torch.from_numpy(padded("position_ids")),
+        responses=torch.from_numpy(padded("responses")),
+        response_mask=torch.from_numpy(mask),
+        rollout_log_probs=torch.from_numpy(padded("rollout_log_probs")),
+        token_versions=torch.from_numpy(versions),
         uid=torch.as_tensor(prompts.uid),
         traj_uid=torch.as_tensor(prompts.traj_uid),
-        leaf=torch.zeros(rows, dtype=torch.int64),
-        version_tag=torch.full((rows,), version),
-        is_pad=torch.zeros(rows, dtype=torch.bool),
+        leaf=torch.from_numpy(np.zeros(rows, np.int64)),
+        version_tag=torch.from_numpy(np.full(rows, version, np.int64)),
+        is_pad=torch.from_numpy(np.zeros(rows, np.bool_)),
         response_text=[p.text for p in played],
         answer=[p.answer for p in played],
     )
+
+
+def _right_padded(rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """[rows, longest] of their dtype, 0 or False behind each. In numpy: a torch call hands the GIL on to another trajectory."""
+    padded = np.zeros((len(rows), max(len(row) for row in rows)), rows[0].dtype)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return padded
 
 
 def held_out(texts: Sequence[str], prompts: Prompts, reward: RewardFn) -> dict[str, float]:

@@ -30,6 +30,8 @@ app = App(name="rlflow", help=__doc__ or "", version=lambda: metadata.version("r
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # `--swap grpo=my_file:my_estimator`; last, so that it hides nothing
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except CheckFailed as refused:

@@ -68,7 +68,7 @@ class Command:
         """What a person can do after a failed run."""
         lines = [f"what was printed: {run_dir / 'logs'}"]
         if checkpoint is None:
-            return "\n".join([*lines, "no checkpoint was written yet: start again, with a smaller --save-every"])
+            return "\n".join([*lines, "no checkpoint was written yet: start the run again"])
         flags = []
         for feedback in plan.graph.feedbacks:
             worker = plan.graph.workers[feedback.owner].name

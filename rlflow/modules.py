@@ -36,9 +36,15 @@ def _module_name(path: Path) -> str:
         parts.insert(0, folder.name)
         folder = folder.parent
     name = ".".join(parts)
-    if len(parts) == 1 and (name in sys.stdlib_module_names or (name not in sys.modules and importlib.util.find_spec(name) is not None)):
+    if len(parts) == 1 and (name in sys.stdlib_module_names or (name not in sys.modules and not _is_free(name, path))):
         raise UsageError(f"{path} would hide the module `{name}`: rename the file")
     return name
+
+
+def _is_free(name: str, path: Path) -> bool:
+    """Whether `import name` finds nothing, or this very file."""
+    found = importlib.util.find_spec(name)
+    return found is None or (found.origin is not None and Path(found.origin).resolve() == path)
 
 
 def import_user_modules(modules: Iterable[tuple[str, str]]) -> list[ModuleType]:

@@ -2,7 +2,8 @@
 
 session.py    one run from the command to its end
 loop.py       events in, decide, actions out            controller/   what is decided
-batchscope.py one batch, from rows to trained weights   rows.py       which rows, as numbers
+ready.py      landed groups until they are trained      batchscope.py one batch, from rows to trained weights
+rows.py       which rows, as numbers
 staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
 worker.py stream.py interpret.py                        inside a worker process
 graph.py      the plan as the run time reads it

@@ -18,17 +18,8 @@ from ..data.pool.protocol import Key
 from .calls import Caller
 from .graph import GraphView
 from .messages import Call, Done, Source
+from .ready import Landed
 from .rows import Index, Rows, RowSets
-
-
-@dataclass(frozen=True)
-class Landed:
-    """A trajectory in the ready buffer: the block of its leaf rows, tokens of each, and what was measured on it."""
-
-    uid: int
-    key: Key
-    lengths: tuple[int, ...]
-    metrics: dict[str, float]
 
 
 @dataclass
@@ -47,17 +38,29 @@ class BatchResult:
 
 
 class BatchScope:
-    """Runs the batch scope of the plan on the rows of one batch."""
+    """Runs the batch scope of the plan on the rows of one batch, ordered (uid, traj_uid, leaf).
+
+    hops: blocks of the operators of whole groups before boarding, by node, in the order of the groups. seed: of the run; each batch deals
+    its groups to mini-batches by its own. timeout: of each call, in seconds.
+    """
 
     def __init__(
-        self, view: GraphView, caller: Caller, batch: int, landed: Sequence[Landed], hops: Mapping[int, tuple[Key, ...]], seed: int
+        self,
+        view: GraphView,
+        caller: Caller,
+        batch: int,
+        landed: Sequence[Landed],
+        hops: Mapping[int, tuple[Key, ...]],
+        *,
+        seed: int,
+        timeout: float,
     ) -> None:
-        self.view, self.caller, self.batch = view, caller, batch
+        self.view, self.caller, self.batch, self.timeout = view, caller, batch, timeout
         base = view.facts.rows[view.form.outs[0]]
         uid = np.repeat([t.uid for t in landed], [len(t.lengths) for t in landed])
         lengths = np.array([n for t in landed for n in t.lengths], np.int64)
         rows = Rows(lengths, uid.astype(np.int64), np.zeros(len(lengths), np.bool_))
-        self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed)
+        self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed + batch)
         blocks = tuple(t.key for t in landed)
         self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
         self.result = BatchResult()
@@ -79,32 +82,34 @@ class BatchScope:
         for task in waits:
             await asyncio.shield(task)
         start = time.monotonic()
-        answers = await (self._train(node) if node.losses else self._whole(node))
+        answers, numbers = await (self._train(node) if node.losses else self._whole(node))
         self.result.seconds[node.name] = time.monotonic() - start
         self.result.answers += answers
-        for name, value in answers[0].metrics.items():
+        for name, value in numbers.items():
             self.result.metrics[name if "/" in name else f"{node.name}/{name}"] = value
 
-    async def _whole(self, node: Node) -> list[Done]:
+    async def _whole(self, node: Node) -> tuple[list[Done], dict[str, float]]:
         """All rows of the batch: split over the ranks where an operator looks at single rows, else on one."""
         rowset = self._rowset(node)
         rows = np.arange(len(self.rowsets[rowset].lengths))
         ranks = self.caller.ranks(node)
         shares = np.array_split(rows, ranks) if node.per == "row" else [rows]
-        jobs = [self.caller.call(node, rank, self._call(node, rowset, share)) for rank, share in enumerate(shares) if len(share)]
-        answers = await asyncio.gather(*jobs)
+        calls = [(rank, self._call(node, rowset, share)) for rank, share in enumerate(shares) if len(share)]
+        answers = await asyncio.gather(*(self.caller.call(node, rank, call, self.timeout) for rank, call in calls))
         keys = tuple(a.key for a in answers if a.key is not None)
         self.made[node.id] = Made(rowset, keys)
-        return answers
+        return answers, _means(answers, [len(share) for share in shares if len(share)])
 
-    async def _train(self, node: Node) -> list[Done]:
+    async def _train(self, node: Node) -> tuple[list[Done], dict[str, float]]:
+        """Every rank on its own rows; what they measure is of all of them."""
         rowset = self._rowset(node)
         jobs = []
         for rank, minis in enumerate(self.rowsets[rowset].cuts):
             flat = np.concatenate([micro for micros in minis for micro in micros])
             cuts = tuple(tuple(len(micro) for micro in micros) for micros in minis)
-            jobs.append(self.caller.call(node, rank, self._call(node, rowset, flat, cuts)))
-        return await asyncio.gather(*jobs)
+            jobs.append(self.caller.call(node, rank, self._call(node, rowset, flat, cuts), self.timeout))
+        answers = await asyncio.gather(*jobs)
+        return answers, answers[0].metrics
 
     def _rowset(self, node: Node) -> int:
         return next(self.view.facts.rows[use.field] for use in node.uses if use.field in self.view.facts.rows)
@@ -118,6 +123,11 @@ class BatchScope:
             whole = np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
             sources.append(Source(writer, made.keys, None if whole else tuple(take.tolist())))
         return Call(self.caller.new_id(), node.id, self.batch, _joined(sources), cuts)
+
+
+def _means(answers: Sequence[Done], rows: Sequence[int]) -> dict[str, float]:
+    """Means over the rows of all ranks of what each measured on its own."""
+    return {name: float(np.average([a.metrics[name] for a in answers], weights=rows)) for name in answers[0].metrics}
 
 
 def _joined(sources: list[Source]) -> tuple[Source, ...]:

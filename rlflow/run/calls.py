@@ -12,7 +12,7 @@ from ..language.worker import Worker
 from .messages import Call, Done, Free, Save
 from .transport import Peer
 
-CALL_SECONDS = 3600.0
+BACKSTOP = 60.0  # seconds that a call outlives the wait of the controller it belongs to: what then happens is the table's to say (waits.py)
 
 
 class Caller:
@@ -31,24 +31,29 @@ class Caller:
     def process(self, worker: int | None, rank: int = 0) -> Peer:
         return self.peers["host" if worker is None else process_name(self.workers[worker], rank)]
 
-    async def call(self, node: Node, rank: int, call: Call, timeout: float = CALL_SECONDS) -> Done:
+    async def call(self, node: Node, rank: int, call: Call, timeout: float) -> Done:
         return await self.process(node.worker, rank).call(call, what=f"`{node.name}`", timeout=timeout)
 
-    async def rollout(self, engine: str, call: Call, timeout: float = CALL_SECONDS) -> Done:
+    async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
         """In the rollout process beside an engine."""
-        return await self.peers[f"{engine}.rollout"].call(call, what=f"trajectory or evaluation of `{engine}`", timeout=timeout)
+        return await self.peers[rollout_name(engine)].call(call, what=f"`{node.name}`", timeout=timeout)
 
-    async def on_owner(self, node: Node, call: Call, timeout: float = CALL_SECONDS) -> Done:
+    async def on_owner(self, node: Node, call: Call, timeout: float) -> Done:
         """On rank 0 of the worker that owns the weights the node is handed."""
         return await self.process(node.weights[0].owner).call(call, what=f"`{node.name}`", timeout=timeout)
 
-    async def everywhere(self, nodes: Iterable[Node]) -> None:
+    async def everywhere(self, nodes: Iterable[Node], timeout: float) -> None:
         """Nodes without fields, on every rank of their worker: the loads."""
-        calls = [self.call(node, rank, Call(self.new_id(), node.id)) for node in nodes for rank in range(self.ranks(node))]
+        calls = [self.call(node, rank, Call(self.new_id(), node.id), timeout) for node in nodes for rank in range(self.ranks(node))]
         await asyncio.gather(*calls)
 
     async def save(self, worker: int, rank: int, path: str, timeout: float) -> Done:
-        return await self.process(worker, rank).call(Save(self.new_id(), path), what="checkpoint", timeout=timeout)
+        return await self.process(worker, rank).call(Save(self.new_id(), path), what="the checkpoint", timeout=timeout)
+
+    def free_late(self, done: Done) -> None:
+        """The answer of a call that nobody waits for any more: its block has no other reader."""
+        if done.key is not None:
+            self.free([done.key])
 
     def free(self, keys: Iterable[Key]) -> None:
         """Tell the owner of each lane which of its blocks nobody will read again."""
@@ -62,3 +67,8 @@ class Caller:
 def process_name(worker: Worker, rank: int = 0) -> str:
     """`actor` for rank 0, `actor.1` for the next."""
     return worker.name if rank == 0 else f"{worker.name}.{rank}"
+
+
+def rollout_name(engine: str) -> str:
+    """The process beside an engine that runs the turn loop."""
+    return f"{engine}.rollout"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
-from ..compile.ir import Field, Node
+from ..compile.ir import Field, Node, Worker
 from ..compile.plan import Plan
 from ..data.column import Column
 from ..errors import UsageError
@@ -29,8 +29,7 @@ class GraphView:
     def check_runnable(self) -> None:
         """Raises UsageError, before anything is started, for a graph that this run time cannot run."""
         _ = (self.form, self.dispatch, self.source, self.sampler, self.tokens)
-        if not self.syncs:
-            raise UsageError(f"nothing syncs new weights to an engine in `{self.graph.name}`: close the feedback with sync(...)")
+        self._check_engine()
         for node in self.batch:
             scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
             if not node.losses and scopes != {"batch"}:
@@ -38,6 +37,15 @@ class GraphView:
         for node in self.sinks:
             if not isinstance(node.params.get("every"), int) or node.params["every"] < 1:
                 raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs")
+
+    def _check_engine(self) -> None:
+        """One engine samples; it alone is synced and evaluated."""
+        if not self.syncs:
+            raise UsageError(f"nothing syncs new weights to an engine in `{self.graph.name}`: close the feedback with sync(...)")
+        others = {self.served_by(node): node for node in self.syncs} | {node.worker: node for node in self.sinks}
+        for worker, node in others.items():
+            if worker != self.engine.id:
+                raise UsageError(f"`{node.name}` is about another engine than `{self.engine.name}`, which samples; a run has one engine")
 
     # --- fields -------------------------------------------------------------------------------------------------------------------
     def role(self, field: int) -> str | None:
@@ -109,6 +117,13 @@ class GraphView:
         """The operator that samples: one row a leaf."""
         return self._one((n for n in self.stream if n.worker is not None), "rollout")
 
+    @cached_property
+    def engine(self) -> Worker:
+        """The rollout engine that samples."""
+        worker = self.sampler.worker
+        assert worker is not None  # that is how the sampler is known
+        return self.graph.workers[worker]
+
     def hop(self, name: str) -> Node:
         return next(n for n in self.hops if n.name == name)
 
@@ -173,6 +188,11 @@ class GraphView:
         later = [node for node in self.needed if node.id not in stream and node not in self.sinks]
         read = {self.graph.origin(use.field) for node in later for use in node.uses if use.read}
         return frozenset(field.id for field in read if field.node in stream)
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """Fields that an operator reads, or that tell the controller how long rows are and who sampled them."""
+        return self.facts.read | {self.tokens, *([] if self.token_versions is None else [self.token_versions])}
 
     # --- what is measured ------------------------------------------------------------------------------------------------------------
     def measure(self, made: Mapping[int, Column]) -> dict[str, float]:

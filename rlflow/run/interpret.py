@@ -9,7 +9,9 @@ Nothing here knows what an operator means. Names of fields, shapes and dtypes co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,88 +33,129 @@ from .messages import Source
 Columns = Mapping[int, Column]  # by field id
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """What every call of one node needs, looked up once. config: shared by all calls, so operators do not change theirs."""
+
+    function: Callable[..., Any]
+    worker: Worker | None
+    config: dict[str, Any]
+    alone: dict[str, int]  # parameter -> field
+    records: dict[str, tuple[type, dict[str, int]]]  # parameter -> record class, and which field is which of its own
+    outs: tuple[Field, ...]
+    kept: frozenset[int]  # of `outs`, those that somebody reads or that are measured
+
+
 class Interpreter:
     """Runs nodes of one plan in one process. workers: those of the plan, by id; an operator may be handed any of them."""
 
     def __init__(self, view: GraphView, workers: Mapping[int, Worker]) -> None:
         self.view, self.workers = view, workers
-        self._functions: dict[int, Any] = {}
+        self._prepared: dict[int, _Prepared] = {}
+        self._converting = threading.Lock()  # hundreds of trajectories that convert at once pass the GIL around at every call into torch
 
     def run(
-        self, node: Node, columns: Columns, *, version: int, cuts: Sequence[Sequence[int]] = (), config: Mapping[str, Any] | None = None
+        self, node: Node, columns: Columns, *, version: int, cuts: Sequence[Sequence[int]] = ()
     ) -> tuple[dict[int, Column], dict[str, float]]:
-        """The columns that `node` makes, by field id, and the numbers that it returned.
+        """The columns that `node` makes and somebody reads or measures, by field id, and the numbers that it returned.
 
         version: of the weights that it reads. cuts: micro-batch sizes of each mini-batch, for a node that trains.
-        config: parameters that take the place of the plan's.
+        A filter returns {"rows": how many it kept}, and no columns.
+        Raises DataError for results that are not as declared, and whatever the operator raises.
         """
-        given = {use.param: columns[use.field] for use in node.uses if use.field in columns}
-        arguments = {name: from_config(value, self.workers) for name, value in node.params.items()} | dict(config or {})
-        arguments |= {use.param: Handle(use.name, use.reading, version, self.workers.get(use.owner)) for use in node.weights}
-        arguments |= {name: to_torch(column) for name, column in given.items() if "." not in name}
-        for param, ref in node.records.items():
-            fields = {name.partition(".")[2]: column for name, column in given.items() if name.startswith(f"{param}.")}
-            arguments[param] = self._objective(node, ref, fields, cuts) if node.losses else make_record(ref, Block(fields))
-        worker = self.workers[node.worker] if node.worker is not None else None
-        if worker is not None:
-            worker.measured = {}
-        result = self._function(node)(**arguments)
-        numbers = result if isinstance(result, dict) else worker.measured if worker is not None else {}
+        ready = self._ready(node)
+        with self._converting:
+            arguments = self._arguments(node, ready, columns, version, cuts)
+        if ready.worker is not None:
+            ready.worker.measured = {}
+        result = ready.function(**arguments)
+        numbers = result if isinstance(result, dict) else ready.worker.measured if ready.worker is not None else {}
         if node.rows == "filter":
             numbers = {"rows": _rows_of(result)}
-        return self._columns(node, given, result), {name: float(value) for name, value in numbers.items()}
+        with self._converting:
+            made = self._columns(node, ready, columns, result)
+        return made, {name: float(value) for name, value in numbers.items()}
 
-    def _function(self, node: Node) -> Any:
-        if node.id not in self._functions:
-            assert node.operator is not None
-            method = node.operator.rpartition(".")[2]
-            self._functions[node.id] = resolve(node.operator) if node.worker is None else getattr(self.workers[node.worker], method)
-        return self._functions[node.id]
+    def _ready(self, node: Node) -> _Prepared:
+        if node.id not in self._prepared:
+            self._prepared[node.id] = self._prepare(node)
+        return self._prepared[node.id]
 
-    def _objective(self, node: Node, ref: str, fields: dict[str, Column], cuts: Sequence[Sequence[int]]) -> Objective[Any, Any]:
+    def _prepare(self, node: Node) -> _Prepared:
+        assert node.operator is not None
+        method, worker = node.operator.rpartition(".")[2], None if node.worker is None else self.workers[node.worker]
+        records: dict[str, tuple[type, dict[str, int]]] = {param: (resolve(ref), {}) for param, ref in node.records.items()}
+        for use in node.uses:
+            param, dot, name = use.param.partition(".")
+            if dot:
+                records[param][1][name] = use.field
+        outs = tuple(self.view.graph.fields[i] for i in node.outs)
+        return _Prepared(
+            function=resolve(node.operator) if worker is None else getattr(worker, method),
+            worker=worker,
+            config={name: from_config(value, self.workers) for name, value in node.params.items()},
+            alone={use.param: use.field for use in node.uses if "." not in use.param},
+            records=records,
+            outs=outs,
+            kept=frozenset(field.id for field in outs if field.id in self.view.kept or _is_measured(field)),
+        )
+
+    def _arguments(self, node: Node, ready: _Prepared, columns: Columns, version: int, cuts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        arguments = dict(ready.config)
+        arguments |= {use.param: Handle(use.name, use.reading, version, self.workers.get(use.owner)) for use in node.weights}
+        arguments |= {param: to_torch(columns[field]) for param, field in ready.alone.items() if field in columns}
+        for param, (record, names) in ready.records.items():
+            fields = {name: columns[field] for name, field in names.items() if field in columns}
+            arguments[param] = self._objective(node, record, fields, cuts) if node.losses else make_record(record, Block(fields))
+        return arguments
+
+    def _objective(self, node: Node, record: type, fields: dict[str, Column], cuts: Sequence[Sequence[int]]) -> Objective[Any, Any]:
         """Mini-batches of micro-batches, cut out of the rows of this rank in their order."""
         losses = tuple(from_config({"$data": loss.ref, **loss.options}, {}) for loss in node.losses if loss.active)
         ends = np.cumsum([size for mini in cuts for size in mini])
         block, starts = Block(fields), iter(np.concatenate([[0], ends[:-1]]))
-        parts = tuple(tuple(make_record(ref, block.take(np.arange(start := next(starts), start + n))) for n in mini) for mini in cuts)
+        parts = tuple(tuple(make_record(record, block.take(np.arange(start := next(starts), start + n))) for n in mini) for mini in cuts)
         return Objective(rows=None, losses=losses, parts=parts)
 
     # --- results ------------------------------------------------------------------------------------------------------------------
-    def _columns(self, node: Node, given: Mapping[str, Column], result: Any) -> dict[int, Column]:
-        fields = [self.view.graph.fields[i] for i in node.outs]
+    def _columns(self, node: Node, ready: _Prepared, columns: Columns, result: Any) -> dict[int, Column]:
         if node.result.kind == "field":
-            values = {fields[0].id: (fields[0], result)}
+            made = [(ready.outs[0], result)]
         elif node.result.kind == "record":
-            values = {field.id: (field, getattr(result, field.name)) for field in fields}
+            made = [(field, getattr(result, field.name)) for field in ready.outs]
         else:
             return {}
-        sizes = self._sizes(node, given, list(values.values()))
-        return {i: _column(node, field, value, sizes) for i, (field, value) in values.items()}
+        sizes = self._sizes(node, columns, made)
+        return {field.id: _column(node, field, value, sizes) for field, value in made if field.id in ready.kept}
 
-    def _sizes(self, node: Node, given: Mapping[str, Column], made: Sequence[tuple[Field, Any]]) -> Sizes:
+    def _sizes(self, node: Node, columns: Columns, made: Sequence[tuple[Field, Any]]) -> Sizes:
         """Letters of the results: those of the arguments where the rows are the same, else read off the results."""
-        declared = {use.param: use.declared for use in node.uses if use.declared is not None and use.param in given}
-        rows = {str(spec.shape[0]) for spec in declared.values()}
+        declared = {use.param: (use.declared, columns[use.field]) for use in node.uses if use.declared and use.field in columns}
+        rows = {spec.shape[0] for spec, _ in declared.values()}
         field, value = made[0]
-        if field.declared is not None and str(field.declared.shape[0]) in rows:
-            return bind(declared, Block({name: given[name] for name in declared}))
+        if field.declared is not None and field.declared.shape[0] in rows:
+            specs = {param: spec for param, (spec, _) in declared.items()}
+            return bind(specs, Block({param: column for param, (_, column) in declared.items()}))
         letters = dict(_letters(made))
         return Sizes(len(value), letters, dict.fromkeys(letters, node.name), frozenset(letters))
 
 
 def _letters(made: Sequence[tuple[Field, Any]]) -> list[tuple[str, Any]]:
     """Sizes that only the run knows: true lengths from an attention mask, where there is one, else the width of the tensor."""
-    known: list[tuple[str, Any]] = []
-    by_mask = sorted(made, key=lambda pair: str(pair[0].declared and pair[0].declared.role) == "mask(attention)")
-    for field, value in by_mask:
+    widths: list[tuple[str, Any]] = []
+    lengths: list[tuple[str, Any]] = []
+    for field, value in made:
         spec = field.declared
         if spec is None or spec.dtype == "text" or isinstance(value, list):
             continue
-        is_mask = str(spec.role) == "mask(attention)"
         for axis, dim in enumerate(spec.shape[1:], 1):
-            if str(dim) in dim.letters:
-                known.append((str(dim), as_array(value)[1].sum(-1) if is_mask else np.full(len(value), value.shape[axis], np.int64)))
-    return known
+            if (letter := dim.single) is None:
+                continue
+            if spec.role is not None and str(spec.role) == "mask(attention)":
+                lengths.append((letter, as_array(value)[1].sum(-1)))
+            else:
+                widths.append((letter, np.full(len(value), value.shape[axis], np.int64)))
+    return [*widths, *lengths]
 
 
 def _column(node: Node, field: Field, value: Any, sizes: Sizes) -> Column:
@@ -125,12 +168,17 @@ def _column(node: Node, field: Field, value: Any, sizes: Sizes) -> Column:
         raise DataError(f"result of `{node.name}`: {error}") from error
 
 
-def make_record(ref: str, block: Block) -> Any:
+def make_record(cls: type, block: Block) -> Any:
     """An instance of a record class whose live fields are right-padded tensors; what the plan dropped is not there."""
-    record = object.__new__(resolve(ref))
+    record: Any = object.__new__(cls)
     for name, column in block.columns.items():
         object.__setattr__(record, name, to_torch(column))
     return record
+
+
+def _is_measured(field: Field) -> bool:
+    """`GraphView.measure` takes the mean of every f32 field."""
+    return field.declared is not None and field.declared.dtype == "f32"
 
 
 def _rows_of(record: Any) -> int:

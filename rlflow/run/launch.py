@@ -23,14 +23,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import EngineError, WaitTimeout, WorkerDied
-from .messages import Hello, Shutdown
+from ..errors import EngineError, RlflowError, WaitTimeout, WorkerDied
+from .messages import CannotStart, Hello, Shutdown
 from .rundir import RunDir
-from .transport import Peer
+from .transport import BadFrame, Peer
 
 HELLO_SECONDS = 180.0
 # Many processes share the cores, and idle OpenMP threads spin: a worker that wants more torch threads asks for them itself.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+END_SECONDS = 5.0  # a process that closed its socket ends within them, or it is given up
 
 X = TypeVar("X")
 
@@ -56,7 +58,8 @@ class Fleet:
         self._hello: dict[str, asyncio.Future[tuple[Hello, Peer]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._ending = False
+        self._ending = asyncio.Event()
+        self._refused: list[Peer] = []  # kept open: they wait to be ended
 
     async def listen(self) -> None:
         self._server = await asyncio.start_unix_server(self._connected, path=str(self.socket))
@@ -64,14 +67,34 @@ class Fleet:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer("?", reader, writer)
-        hello = await peer.receive()
-        waiting = self._hello.get(hello.name) if isinstance(hello, Hello) else None
-        if not isinstance(hello, Hello) or waiting is None or waiting.done():
-            peer.close()  # nobody of ours
-            return
-        peer.name = hello.name
-        waiting.set_result((hello, peer))
-        await peer.listen()
+        try:
+            hello = await peer.receive()
+        except BadFrame:
+            hello = None
+        waiting = self._hello.pop(hello.name, None) if isinstance(hello, Hello | CannotStart) else None
+        match hello:
+            case Hello() if waiting is not None and not waiting.done():
+                peer.name = hello.name
+                waiting.set_result((hello, peer))
+                await self._listen(peer)
+            case CannotStart() if waiting is not None and not waiting.done():
+                waiting.set_exception(RlflowError(f"{hello.message}\n(`{hello.name}` could not start: {self.run_dir.log(hello.name)})"))
+                self._refused.append(peer)
+            case _:
+                peer.close()  # nobody of ours
+
+    async def _listen(self, peer: Peer) -> None:
+        """Until the process closes its end. Then it has ended, and how is better news than that it did; or it hangs."""
+        why = "closed its socket but did not end"
+        try:
+            await peer.listen()
+        except BadFrame as error:
+            why = str(error)
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), END_SECONDS)
+        if not self._ending.is_set():
+            self._lost(peer.name, WorkerDied(f"`{peer.name}` {why}; its log is {self.run_dir.log(peer.name)}"))
 
     async def start(self, name: str, argv: Sequence[str]) -> Process:
         """Start a process whose output goes to logs/NAME.log. A session of its own: Ctrl-C reaches the controller only."""
@@ -110,27 +133,32 @@ class Fleet:
     async def _or_death(self, wanted: asyncio.Future[X], what: str, timeout: float) -> X:
         """The result of `wanted`, unless a process dies or the time runs out before."""
         either: set[asyncio.Future[Any]] = {wanted, self.died}
-        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if wanted in done:
-            return wanted.result()
-        wanted.cancel()
+        try:
+            done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if wanted in done:
+                return wanted.result()
+        finally:
+            wanted.cancel()
         if self.died in done:
             raise self.died.result()[1]
         raise WaitTimeout(f"{what} took more than {timeout:g} s")
 
     async def _watch(self, process: Process) -> None:
         code = await process.handle.wait()
-        if self._ending:
+        if self._ending.is_set():
             return
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = self.run_dir.tail(process.name)
         last_words = f"\n--- end of logs/{process.name}.log\n{tail}" if tail else ""
-        error = WorkerDied(f"`{process.name}` (pid {process.pid}) died: {how}{last_words}")
-        for other in self.processes.values():
-            if other.peer is not None:
-                other.peer.lost(error)
+        self._lost(process.name, WorkerDied(f"`{process.name}` (pid {process.pid}) died: {how}{last_words}"))
+
+    def _lost(self, name: str, error: WorkerDied) -> None:
+        """Whoever waits for any process is told: without one of them there is no run."""
+        for process in self.processes.values():
+            if process.peer is not None:
+                process.peer.lost(error)
         if not self.died.done():
-            self.died.set_result((process.name, error))
+            self.died.set_result((name, error))
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(job)
@@ -139,7 +167,7 @@ class Fleet:
 
     async def stop(self, *, grace: float = 5.0) -> None:
         """End every process: asked first, then SIGTERM, then SIGKILL, with `grace` seconds after each."""
-        self._ending = True
+        self._ending.set()
         running = [p for p in self.processes.values() if p.handle.returncode is None]
         for process in running:
             if process.peer is not None:
@@ -154,9 +182,14 @@ class Fleet:
             for process in running:
                 if sent is not None and process.handle.returncode is None:
                     _signal(process, sent)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         self.socket.unlink(missing_ok=True)
+        if self.run_dir.path not in self.socket.parents:
+            self.socket.parent.rmdir()  # it was made for the socket alone
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -8,7 +8,8 @@
                  ↑                                                                             │
                  └──────────────────────────────── sync, version + 1 ──────────────────────────┘
 
-It touches keys, lengths, ids, states and indices. What is to be done is decided in decide.py; this file only does it.
+It touches keys, lengths, ids, states and indices. What is to be done is decided in controller/decide.py; this file only does it.
+Every expected failure of what it does is an event again, with a timeout from the table in controller/waits.py.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ..data.pool.protocol import Key
-from ..errors import RlflowError
-from .batchscope import BatchScope, Landed
+from ..errors import DataError, RlflowError
+from .batchscope import BatchScope
+from .calls import BACKSTOP
 from .controller import events as ev
 from .controller.decide import decide
-from .controller.ids import BatchId, GroupId, Span, TrajectoryId
+from .controller.ids import GroupId, Span, TrajectoryId
 from .controller.order import prompt_of
 from .controller.state import Config, State
+from .controller.waits import WaitKind
 from .graph import GraphView
 from .messages import Call, Done, Source
-from .report import Report
+from .ready import Landed, Ready
+from .report import KEEPS_NO_ROW, Report
 from .staff import Staff
 
 
@@ -42,9 +46,8 @@ class Loop:
         self._events: asyncio.Queue[ev.AnyEvent] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._landed: dict[TrajectoryId, Landed] = {}  # the ready buffer: where the rows of live trajectories lie
-        self._hops: dict[tuple[int, int], tuple[Key, ...]] = {}  # (node, uid) -> what an operator of whole groups made before boarding
-        self._aborted: set[TrajectoryId] = set()
+        self._ready = Ready()
+        self._aborted: set[TrajectoryId] = set()  # given up while they ran: their rows are freed when they arrive
 
     async def run(self) -> ev.Finish:
         """Until `decide` says Finish."""
@@ -88,9 +91,9 @@ class Loop:
             case ev.Dispatch():
                 self._spawn(self._dispatch(action))
             case ev.Abort(trajectory):
-                if trajectory not in self._landed:
-                    self._aborted.add(trajectory)  # its rows are freed when they arrive
-                self._forget([trajectory])
+                if trajectory not in self._ready:
+                    self._aborted.add(trajectory)
+                self._free(self._ready.forget(trajectory))
             case ev.Run():
                 self._spawn(self._hop(action))
             case ev.Train():
@@ -102,7 +105,7 @@ class Loop:
             case ev.Save():
                 self._spawn(self._save(action))
             case ev.Drop(group, reason, detail):
-                self._forget([t for t in self._landed if t.uid == group.uid])
+                self._free(self._ready.forget_groups([group.uid]))
                 self.report.dropped(group.uid, reason, detail)
             case ev.Arm(name, seconds):
                 self._timers[name] = asyncio.get_running_loop().call_later(seconds, self.tell, ev.Timeout(name))
@@ -120,7 +123,11 @@ class Loop:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self.finish.done():
-            self.finish.set_exception(error)  # a fault of ours: every expected failure is an event
+            self.finish.set_exception(error)
+
+    def _seconds(self, kind: WaitKind) -> float:
+        """How long a call may take that belongs to such a wait: the wait runs out first, and `decide` says what then happens."""
+        return self.state.config.seconds(kind) + BACKSTOP
 
     # --- engines ------------------------------------------------------------------------------------------------------------------
     async def _start(self, action: ev.Start) -> None:
@@ -133,17 +140,16 @@ class Loop:
             self.tell(ev.EngineUp(action.engine, action.start, capacity))
 
     async def _sync(self, action: ev.Sync) -> None:
-        sync, engine = action.sync, self.staff.engine_id(action.sync.engine)
+        sync, engine, start = action.sync, self.staff.engine_id(action.sync.engine), time.monotonic()
         try:
-            start = time.monotonic()
             for node in self.view.syncs_to(engine):
                 call = Call(self.caller.new_id(), node.id, sync.version, engine=engine, address=self.staff.address(sync.engine))
-                done = await self.caller.on_owner(node, call)
+                done = await self.caller.on_owner(node, call, self._seconds("sync"))
                 self.report.measured({f"{node.name}/{k}": v for k, v in done.metrics.items()})
-            self.report.took("sync", time.monotonic() - start)
         except RlflowError as error:
             self.tell(ev.SyncFailed(sync, str(error)))
         else:
+            self.report.took("sync", time.monotonic() - start)
             self.tell(ev.Synced(sync))
 
     async def _evaluate(self, action: ev.Evaluate) -> None:
@@ -153,7 +159,8 @@ class Loop:
                 if evaluation.version % node.params["every"] and evaluation.version <= self.state.config.last:
                     continue  # another one's turn
                 start = time.monotonic()
-                done = await self.caller.rollout(evaluation.engine, self._engine_call(node.id, evaluation.version, evaluation.engine))
+                call = self._engine_call(node.id, evaluation.version, evaluation.engine)
+                done = await self.caller.rollout(node, evaluation.engine, call, self._seconds("evaluation"))
                 self.report.evaluated(node.name, evaluation.version, done.metrics, time.monotonic() - start)
         except RlflowError as error:
             self.tell(ev.EvaluationFailed(evaluation, str(error)))
@@ -169,10 +176,12 @@ class Loop:
         trajectory = action.trajectory
         _, row = prompt_of(trajectory.uid, self.dataset_rows, self.seed)
         prompt = (row, trajectory.uid, trajectory.traj_uid)
-        call = self._engine_call(self.view.sampler.id, action.version_tag, action.engine, prompt)
+        sampler = self.view.sampler
+        call = self._engine_call(sampler.id, action.version_tag, action.engine, prompt)
         try:
-            done = await self.caller.rollout(action.engine, call)
+            done = await self.caller.rollout(sampler, action.engine, call, self._seconds("trajectory"))
         except RlflowError as error:
+            self._aborted.discard(trajectory)
             self.tell(ev.Failed(trajectory, str(error)))
         else:
             self._land(trajectory, done)
@@ -184,34 +193,51 @@ class Loop:
             self._aborted.discard(trajectory)
             self._free([done.key])
             return
-        self._landed[trajectory] = Landed(trajectory.uid, done.key, done.lengths, done.metrics)
+        self._ready.land(trajectory, Landed(trajectory.uid, done.key, done.lengths, done.metrics))
         self.tell(ev.Landed(trajectory, len(done.lengths), tuple(Span(*span) for span in done.spans)))
 
     async def _hop(self, action: ev.Run) -> None:
-        """An operator of a whole group before boarding; a filter that keeps no row says drop."""
+        """An operator of a whole group before boarding; an error or a filter that keeps no row drops the group.
+
+        Raises DataError for a filter that keeps some rows of a group and not others: advantages would be taken of a part of it.
+        """
         assert isinstance(action.unit, GroupId)
         node, uid = self.view.hop(action.operator), action.unit.uid
-        blocks = tuple(self._landed[t].key for t in sorted(self._landed) if t.uid == uid)
-        made = [Source(n, keys) for (n, u), keys in self._hops.items() if u == uid]
+        landed = self._ready.group(uid)
+        rows = Source(self.view.sampler.id, tuple(t.key for t in landed))
+        made = [Source(writer, (key,)) for writer, key in self._ready.made(uid).items()]
         try:
-            sources = (Source(self.view.sampler.id, blocks), *made)
-            done = await self.caller.call(node, 0, Call(self.caller.new_id(), node.id, sources=sources))
+            call = Call(self.caller.new_id(), node.id, sources=(rows, *made))
+            done = await self.caller.call(node, 0, call, self._seconds("operator"))
         except RlflowError as error:
             self.tell(ev.Ran(action.operator, action.unit, "drop", str(error)))
             return
-        if done.key is not None:
-            self.report.put(done)
-            self._hops[node.id, uid] = (done.key,)
-        keep = node.rows != "filter" or done.metrics["rows"] > 0
-        self.tell(ev.Ran(action.operator, action.unit, "keep" if keep else "drop", "" if keep else f"`{node.name}` keeps no row of it"))
+        self._keep_made(uid, node.id, done)
+        kept, given = int(done.metrics.get("rows", 0)), sum(len(t.lengths) for t in landed)
+        if node.rows == "filter" and kept not in (0, given):
+            raise DataError(f"`{node.name}` keeps {kept} of the {given} rows of prompt {uid}: a filter per group keeps all of one or none")
+        if node.rows == "filter" and not kept:
+            self.tell(ev.Ran(action.operator, action.unit, "drop", f"`{node.name}` {KEEPS_NO_ROW}"))
+        else:
+            self.tell(ev.Ran(action.operator, action.unit))
+
+    def _keep_made(self, uid: int, node: int, done: Done) -> None:
+        """The block of an operator of a whole group; nobody reads it if the group was dropped while the operator ran."""
+        if done.key is None:
+            return
+        self.report.put(done)
+        if self._ready.group(uid):
+            self._ready.put(uid, node, done.key)
+        else:
+            self._free([done.key])
 
     # --- the batch ----------------------------------------------------------------------------------------------------------------
     async def _train(self, action: ev.Train) -> None:
-        landed = [self._landed[t] for t in action.trajectories]
-        kept = [node.id for node in self.view.hops if node.rows == "keep"]
-        hops = {node: tuple(key for uid in action.groups for key in self._hops[node, uid]) for node in kept}
-        scope = BatchScope(self.view, self.caller, action.batch.batch, landed, hops, self.seed)
-        start = time.monotonic()
+        landed, start = [self._ready[t] for t in action.trajectories], time.monotonic()
+        made = [self._ready.made(uid) for uid in action.groups]
+        hops = {node: tuple(of[node] for of in made) for node in made[0]}
+        timeout = self._seconds("train step")
+        scope = BatchScope(self.view, self.caller, action.batch.batch, landed, hops, seed=self.seed, timeout=timeout)
         try:
             result = await scope.run()
         except ExceptionGroup as errors:
@@ -222,30 +248,22 @@ class Loop:
         for done in result.answers:
             self.report.put(done)
         self._free(key for done in result.answers if (key := done.key) is not None)
-        self._forget(action.trajectories)
+        self._free(self._ready.forget_groups(action.groups))
         self.report.trained(action.batch.batch, self.state, landed, result, time.monotonic() - start)
         self.tell(ev.Trained(action.batch))
 
     async def _save(self, action: ev.Save) -> None:
+        start = time.monotonic()
         try:
-            start = time.monotonic()
             await self.staff.save(action.batch.batch + 1)
-            self.report.took("save", time.monotonic() - start)
         except (RlflowError, OSError) as error:
-            self.tell(ev.SaveFailed(BatchId(action.batch.timeline, action.batch.batch), str(error)))
+            self.tell(ev.SaveFailed(action.batch, str(error)))
         else:
+            self.report.took("save", time.monotonic() - start)
             self.tell(ev.Saved(action.batch))
 
-    # --- rows ---------------------------------------------------------------------------------------------------------------------
-    def _forget(self, trajectories: Iterable[TrajectoryId]) -> None:
-        """Their rows will not be read again."""
-        gone = [(t, self._landed.pop(t)) for t in tuple(trajectories) if t in self._landed]
-        self._free(landed.key for _, landed in gone)
-        live = {t.uid for t in self._landed}
-        for node, uid in [key for key in self._hops if key[1] not in live]:
-            self._free(self._hops.pop((node, uid)))
-
     def _free(self, keys: Iterable[Key]) -> None:
+        """Their blocks will not be read again."""
         freed = tuple(keys)
         self.report.freed(freed)
         self.caller.free(freed)

@@ -1,9 +1,10 @@
 """What goes over the socket between the controller and a worker process: ids, keys, lengths, numbers. Never tensors.
 
-    controller ──Call, Free, Save, Shutdown──▶ worker
-    controller ◀──Hello, Done, Failed───────── worker
+    controller ──Call, Free, Save, Shutdown──────▶ worker
+    controller ◀──Hello | CannotStart, Done, Failed── worker
 
-A frame is a 4-byte little-endian length and a msgspec struct in msgpack, at most MAX_FRAME bytes.
+A frame is a 4-byte little-endian length and a msgspec struct in msgpack, at most MAX_FRAME bytes. Structs travel as arrays: one call of a
+trajectory and its answer take about 200 bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Source(msgspec.Struct, array_like=True, frozen=True):
     take: tuple[int, ...] | None = None
 
 
-class Call(msgspec.Struct, tag=True, frozen=True):
+class Call(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Run one operator: written by the controller, read by the worker that the plan placed it on.
 
     cuts: for `per="micro"`: the sizes of the micro-batches of each mini-batch of this rank, in the order of the rows.
@@ -44,24 +45,24 @@ class Call(msgspec.Struct, tag=True, frozen=True):
     address: str = ""
 
 
-class Save(msgspec.Struct, tag=True, frozen=True):
+class Save(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Write a checkpoint of what this worker holds into `path`."""
 
     id: int
     path: str
 
 
-class Free(msgspec.Struct, tag=True, frozen=True):
+class Free(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Blocks of this worker's lane that nobody will read again."""
 
     keys: tuple[Key, ...]
 
 
-class Shutdown(msgspec.Struct, tag=True, frozen=True):
+class Shutdown(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Close the engine and end."""
 
 
-class Hello(msgspec.Struct, tag=True, frozen=True):
+class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """A worker process is ready. `rows`: how many prompts its data sets hold, by node."""
 
     name: str
@@ -69,11 +70,18 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     rows: dict[int, int] = {}
 
 
-class Done(msgspec.Struct, tag=True, frozen=True):
+class CannotStart(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """In place of Hello: a data set, a model or an option of this process is wrong. `message` is all that its user has to know."""
+
+    name: str
+    message: str
+
+
+class Done(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """A call ended. key: the block of its results, None if there are none that anybody reads.
 
     lengths: tokens (S) of each leaf row, for the stream. spans: (version, start, end) of what sampled them, over the sampled tokens.
-    outstanding: bytes in the worker's lane of the pool after the call.
+    metrics: numbers that the operator returned or that were measured on its results, by name.
     """
 
     id: int
@@ -81,12 +89,10 @@ class Done(msgspec.Struct, tag=True, frozen=True):
     lengths: tuple[int, ...] = ()
     spans: tuple[tuple[int, int, int], ...] = ()
     metrics: dict[str, float] = {}
-    seconds: float = 0.0
-    outstanding: int = 0
 
 
-class Failed(msgspec.Struct, tag=True, frozen=True):
-    """A call raised. `kind` is the class of the exception, `trace` its traceback in the worker."""
+class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """A call raised. `kind` is the class of the exception; `trace` its traceback in the worker, empty for what we raise for users."""
 
     id: int
     kind: str
@@ -95,4 +101,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 ToWorker = Call | Save | Free | Shutdown
-ToController = Hello | Done | Failed
+ToController = Hello | CannotStart | Done | Failed

@@ -14,12 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..data.pool.protocol import Key
-from .batchscope import BatchResult, Landed
+from .batchscope import BatchResult
 from .controller.state import State
 from .graph import GraphView
 from .messages import Done
+from .ready import Landed
 from .rundir import RunDir
 from .transport import Peer
+
+KEEPS_NO_ROW = "keeps no row of it"  # what a filter says of a group that it drops: its daily work, and no news
 
 
 class View(Protocol):
@@ -36,7 +39,7 @@ class Report:
         self.started = self._last_step = time.monotonic()
         self.outstanding = 0  # bytes of blocks that were put and not freed
         self.last_reward: dict[str, float] = {}
-        self._sizes: dict[Key, int] = {}
+        self._held: set[Key] = set()
         self._metrics: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._socket_bytes = 0
@@ -44,11 +47,13 @@ class Report:
 
     def put(self, done: Done) -> None:
         if done.key is not None:
-            self._sizes[done.key] = done.key.nbytes
+            self._held.add(done.key)
             self.outstanding += done.key.nbytes
 
     def freed(self, keys: Iterable[Key]) -> None:
-        self.outstanding -= sum(self._sizes.pop(key) for key in keys)
+        for key in keys:
+            self._held.remove(key)  # KeyError: freed twice, or never put, which is a fault of ours
+            self.outstanding -= key.nbytes
 
     def measured(self, numbers: Mapping[str, float]) -> None:
         self._metrics |= numbers
@@ -58,7 +63,8 @@ class Report:
 
     def dropped(self, uid: int, reason: str, detail: str) -> None:
         self.run_dir.metric({"kind": "dropped", "uid": uid, "reason": reason, "detail": detail})
-        self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
+        if not detail.endswith(KEEPS_NO_ROW):
+            self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
 
     def trained(self, batch: int, state: State, landed: Sequence[Landed], result: BatchResult, seconds: float) -> None:
         now, crossed = time.monotonic(), sum(peer.bytes_in + peer.bytes_out for peer in self.peers.values())

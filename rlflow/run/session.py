@@ -61,8 +61,13 @@ class Outcome:
 
 
 def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = ()) -> Outcome:
-    """Run a checked plan to its end. modules: (name, path) of user files that every process imports first."""
+    """Run a checked plan to its end. modules: (name, path) of user files that every process imports first.
+
+    Raises UsageError before anything is started, for options or a plan that make no run. All that goes wrong later is an Outcome.
+    """
     view = GraphView(plan)
+    view.check_runnable()
+    schedule(view, options)
     run_dir = RunDir(options.root, options.name, plan.graph.name)
     try:
         return uvloop.run(_Session(view, run_dir, options, screen, modules).run())
@@ -70,12 +75,26 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
         run_dir.close()
 
 
+def schedule(view: GraphView, options: Options) -> Config:
+    """n, P, L and the rest of what `decide` goes by, as the plan and the options say. Raises UsageError for what makes no run."""
+    if options.steps < 1:
+        raise UsageError(f"--steps {options.steps}: give at least 1")
+    return Config(
+        n=view.dispatch.params["n"],
+        groups_per_batch=view.form.params["prompts"],
+        max_lag=max((feedback.max_lag for feedback in view.graph.feedbacks), default=0),
+        last=options.steps - 1,
+        engines=(view.engine.name,),
+        watermark=options.watermark,
+        hops=tuple(Hop(node.name, "group") for node in view.hops),
+        eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
+        save_every=options.save_every,
+    )
+
+
 class _Session:
     def __init__(self, view: GraphView, run_dir: RunDir, options: Options, screen: View, modules: tuple[tuple[str, str], ...]) -> None:
         self.view, self.run_dir, self.options, self.screen, self.modules = view, run_dir, options, screen, modules
-        if options.steps < 1:
-            raise UsageError(f"--steps {options.steps}: give at least 1")
-        view.check_runnable()
         self.plan_path = run_dir.path / "plan.json"
         self.plan_path.write_bytes(view.plan.to_json())
         run_dir.write_json("parameters.json", {"pipeline": view.graph.parameters, "run": options})
@@ -90,12 +109,20 @@ class _Session:
         failed = True
         try:
             with self._signals():
-                outcome = await self._watched(fleet, self._run(staff, fleet), staff)
+                outcome = await self._outcome(staff, fleet)
             failed = outcome.ended == "failed"
             return outcome
         finally:
             await fleet.stop(grace=1.5 if failed else 5.0)
             staff.arena.close()
+
+    async def _outcome(self, staff: Staff, fleet: Fleet) -> Outcome:
+        try:
+            return await self._watched(fleet, self._run(staff, fleet))
+        except asyncio.CancelledError:
+            return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
+        except RlflowError as error:
+            return Outcome("failed", str(error), self.run_dir.path, staff.newest_checkpoint(), {})
 
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")
@@ -103,41 +130,28 @@ class _Session:
         await staff.start_workers()
         await asyncio.gather(*(staff.start_engine(name) for name in staff.engines))
         report = Report(self.view, self.run_dir, self.screen, staff.peers)
-        config, rows = self._schedule(staff), staff.rows[self.view.source.id]
-        self.loop = Loop(self.view, staff, config, report, seed=self.options.seed, dataset_rows=rows)
+        rows = staff.rows[self.view.source.id]
+        self.loop = Loop(self.view, staff, schedule(self.view, self.options), report, seed=self.options.seed, dataset_rows=rows)
         finish = await self.loop.run()
         if finish.outcome == "done" and report.outstanding:
             raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
         return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
 
-    def _schedule(self, staff: Staff) -> Config:
-        """n, P, L and the rest of what `decide` goes by, as the plan and the options say."""
-        view, options = self.view, self.options
-        return Config(
-            n=view.dispatch.params["n"],
-            groups_per_batch=view.form.params["prompts"],
-            max_lag=max((feedback.max_lag for feedback in view.graph.feedbacks), default=0),
-            last=options.steps - 1,
-            engines=tuple(staff.engines),
-            watermark=options.watermark,
-            hops=tuple(Hop(node.name, "group") for node in view.hops),
-            eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
-            save_every=options.save_every,
-        )
-
-    async def _watched(self, fleet: Fleet, job: Coroutine[Any, Any, Outcome], staff: Staff) -> Outcome:
+    async def _watched(self, fleet: Fleet, job: Coroutine[Any, Any, Outcome]) -> Outcome:
         """The outcome of `job`; a process that dies while it runs is told to the loop, or ends what has not come to a loop yet."""
         task = asyncio.ensure_future(job)
         either: set[asyncio.Future[Any]] = {task, fleet.died}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            process, error = fleet.died.result()
-            if self.loop is None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                raise error
-            self.loop.died(process, str(error))
-        return await task
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                process, error = fleet.died.result()
+                if self.loop is None:
+                    raise error
+                self.loop.died(process, str(error))
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

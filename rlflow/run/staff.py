@@ -19,7 +19,8 @@ from ..data.pool.arena import ArenaHandle, ShmArena
 from ..errors import UsageError
 from ..language.worker import Site, Worker
 from ..modules import make_worker
-from .calls import Caller, process_name
+from .calls import BACKSTOP, Caller, process_name, rollout_name
+from .controller.waits import WAITS
 from .graph import GraphView
 from .launch import Fleet
 from .rundir import RunDir
@@ -27,7 +28,6 @@ from .site import SiteFile
 from .transport import Peer
 
 HOST = "host"
-SAVE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Staff:
                 name = process_name(self.workers[worker.id], rank)
                 jobs.append(self._start(name, "worker", worker, rank, worker.dp_size, rendezvous))
         await asyncio.gather(*jobs)
-        await self.caller.everywhere(self.view.loads)
+        await self.caller.everywhere(self.view.loads, WAITS["worker start"].seconds)
 
     async def start_engine(self, name: str) -> int:
         """An engine's server and its rollout process, unless they are up; how many trajectories it can run at once."""
@@ -108,6 +108,7 @@ class Staff:
         path = self.run_dir.path / "sites" / f"{name}.json"
         file.write(path)
         hello, self.peers[name] = await self.fleet.start_worker(name, path)
+        self.peers[name].late = self.caller.free_late
         self.rows |= hello.rows
 
     @property
@@ -143,7 +144,7 @@ class Staff:
         folder = self.checkpoint(version)
         unfinished = folder.with_name(f".{folder.name}.unfinished")
         jobs = [
-            self.caller.save(worker.id, rank, str(unfinished / worker.name), SAVE_SECONDS)
+            self.caller.save(worker.id, rank, str(unfinished / worker.name), WAITS["save"].seconds + BACKSTOP)
             for worker in self.trained()
             for rank in range(worker.dp_size)
         ]
@@ -154,10 +155,6 @@ class Staff:
     def newest_checkpoint(self) -> Path | None:
         found = sorted(p for p in (self.run_dir.path / "checkpoints").iterdir() if p.name.startswith("step-"))
         return found[-1] if found else None
-
-
-def rollout_name(engine: str) -> str:
-    return f"{engine}.rollout"
 
 
 def socket_path(run_dir: Path) -> Path:

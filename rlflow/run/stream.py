@@ -1,14 +1,16 @@
 """The stream, in the rollout process: data set → one trajectory → the row operators that look at no other row.
 
-prompt row i ── dispatch: n rows, take the j-th ── rollout ── row operators ──▶ one block, one row a leaf
+prompt row i ── dispatch: n rows, once a group ──▶ the j-th ── rollout ── row operators ──▶ one block, one row a leaf
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
+from ..compile.ir import Node
 from ..data.batch import Block
 from ..data.column import Column
 from ..errors import DataError
@@ -16,6 +18,7 @@ from .graph import GraphView
 from .interpret import Interpreter, block_of
 
 Span = tuple[int, int, int]
+GROUPS = 1024  # whose dispatched prompts are kept for the siblings to come
 
 
 class Stream:
@@ -29,29 +32,38 @@ class Stream:
         empty = [view.graph.nodes[node].name for node, size in self.sizes.items() if not size]
         if empty:
             raise DataError(f"`{empty[0]}` has no prompts")
+        after = view.stream.index(view.dispatch) + 1
+        self._before = [node for node in view.stream[:after] if node is not view.source]
+        self._after = view.stream[after:]
+        self._dispatched = lru_cache(GROUPS)(self._dispatch)
 
     def sample(self, prompt: tuple[int, int, int], version: int) -> tuple[Block, tuple[int, ...], tuple[Span, ...], dict[str, float]]:
         """One trajectory of (data row, uid, traj_uid).
 
         Returns its block, the tokens of each leaf row, (version, start, end) of what sampled them, and what was measured.
+        Raises what an operator raises.
         """
         row, uid, number = prompt
-        columns = self._prompt(row, uid)
+        columns = {i: column.between(number, number + 1) for i, column in self._dispatched(row, uid).items()}
         numbers: dict[str, float] = {}
-        for node in self.view.stream:
-            if node is self.view.source:
-                continue
-            made, _ = self.interpreter.run(node, self.view.seen(node, columns), version=version)
-            if node.rows == "expand":
-                made = {i: column.take(np.array([number])) for i, column in made.items()}
+        for node in self._after:
+            made = self._run(node, columns, version)
             columns |= made
             numbers |= self.view.measure(made)
         return *self._block(columns), numbers
 
-    def _prompt(self, row: int, uid: int) -> dict[int, Column]:
-        """The prompt's row; its group is what the controller drew, so that two epochs of one prompt are two groups."""
-        columns = {i: self.columns[i].take(np.array([row])) for i in self.view.source.outs}
-        return {i: Column.scalars("i64", [uid]) if self.view.role(i) == "group" else column for i, column in columns.items()}
+    def _run(self, node: Node, columns: Mapping[int, Column], version: int) -> dict[int, Column]:
+        return self.interpreter.run(node, self.view.seen(node, columns), version=version)[0]
+
+    def _dispatch(self, row: int, uid: int) -> dict[int, Column]:
+        """The n trajectories of a prompt. Its group is what the controller drew, so that two epochs of one prompt are two groups."""
+        columns = {i: self.columns[i].take(np.array([row])) for i in self.view.source.outs if i in self.columns}
+        columns = {i: Column.scalars("i64", [uid]) if self.view.role(i) == "group" else column for i, column in columns.items()}
+        made: dict[int, Column] = {}
+        for node in self._before:
+            made = self._run(node, columns, version=0)
+            columns |= made
+        return made
 
     def _block(self, columns: dict[int, Column]) -> tuple[Block, tuple[int, ...], tuple[Span, ...]]:
         """Only what somebody reads later is kept."""

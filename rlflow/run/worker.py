@@ -1,6 +1,7 @@
 """A worker process: `python -m rlflow.run.worker SITE_FILE`.
 
     site file → import the user's modules → plan → Worker.open → Hello → { Call → operator → block in the pool → Done }
+                                                        └── a wrong path, data set, option → CannotStart
 
 Calls run one after the other in the main thread, in the order they arrive: a worker runs its operators in the order of the
 pipeline. In the rollout process every trajectory is a thread, so that an operator is plain blocking code.
@@ -11,21 +12,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from ..compile.plan import Plan
 from ..data.pool.shm import ShmPool
+from ..errors import RlflowError
 from ..language.worker import Site, Worker
 from ..modules import import_user_modules, make_worker
 from ..process import die_with_parent
 from .graph import GraphView
 from .interpret import Interpreter, block_of, fetch
-from .messages import Call, Done, Failed, Free, Hello, Save, Shutdown
+from .messages import Call, CannotStart, Done, Failed, Free, Hello, Save, Shutdown
 from .site import SiteFile, read_site
 from .stream import Stream
 from .transport import Channel
@@ -35,8 +34,15 @@ def main(site_file: str) -> None:
     file = read_site(Path(site_file))
     die_with_parent(file.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
-    import_user_modules(file.modules)
-    process = _Process(file)
+    channel = Channel(Path(file.socket))
+    try:
+        import_user_modules(file.modules)
+        process = _Process(file, channel)
+    except RlflowError as error:
+        traceback.print_exc()
+        channel.send(CannotStart(file.name, str(error)))
+        channel.receive()  # the controller ends us when it has told its user why; ending first would be one more message
+        sys.exit(1)
     try:
         process.serve()
     finally:
@@ -44,8 +50,8 @@ def main(site_file: str) -> None:
 
 
 class _Process:
-    def __init__(self, file: SiteFile) -> None:
-        self.file = file
+    def __init__(self, file: SiteFile, channel: Channel) -> None:
+        self.file, self.channel = file, channel
         self.view = GraphView(Plan.from_json(Path(file.plan).read_bytes()))
         self.workers = {w.id: make_worker(w) for w in self.view.graph.workers}
         self.own: Worker | None = self.workers[file.worker] if file.worker is not None else None
@@ -57,7 +63,6 @@ class _Process:
         self.pool = ShmPool.attach(file.arena, lane=file.name)
         self.stream = Stream(self.view, self.interpreter) if file.role == "rollout" else None
         self.threads = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="trajectory") if self.stream else None
-        self.channel = Channel(Path(file.socket))
 
     def _site(self, worker: Worker, address: str) -> Site:
         file = self.file
@@ -85,14 +90,12 @@ class _Process:
                     self._answer(call)
 
     def _answer(self, message: Call | Save) -> None:
-        start = time.monotonic()
         try:
-            done = self._save(message) if isinstance(message, Save) else self._call(message)
-        except Exception as error:
+            self.channel.send(self._save(message) if isinstance(message, Save) else self._call(message))
+        except (Exception, SystemExit) as error:  # in a thread SystemExit would end nothing and nobody would answer
             traceback.print_exc()
-            self.channel.send(Failed(message.id, type(error).__name__, str(error), traceback.format_exc()))
-        else:
-            self.channel.send(replace(done, seconds=time.monotonic() - start, outstanding=self.pool.stats().bytes))
+            trace = "" if isinstance(error, RlflowError) else traceback.format_exc()
+            self.channel.send(Failed(message.id, type(error).__name__, str(error), trace))
 
     def _save(self, save: Save) -> Done:
         assert self.own is not None
@@ -101,17 +104,15 @@ class _Process:
 
     def _call(self, call: Call) -> Done:
         node = self.view.graph.nodes[call.node]
+        if call.engine is not None:
+            engine = self.workers[call.engine]
+            engine.site = self._site(engine, call.address)
         if call.prompt is not None:
             return self._trajectory(call, call.prompt)
         columns = dict(self.view.seen(node, self.stream.columns)) if self.stream else {}
         for source in call.sources:
             columns |= fetch(self.view, node, source, self.pool)
-        config: dict[str, object] = {}
-        if call.engine is not None:
-            engine = self.workers[call.engine]
-            engine.site = self._site(engine, call.address)
-            config = {node.serves: engine} if node.serves else {}
-        made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts, config=config)
+        made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts)
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
         return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
 

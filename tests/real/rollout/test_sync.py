@@ -151,6 +151,6 @@ def test_a_server_without_safetensors_is_refused_before_anything_is_done(server:
         raise AssertionError("no bucket may be asked for")
         yield {}
 
-    with pytest.raises(EngineError, match=r"takes no safetensors buckets.*rlflow\[sglang\]"):
+    with pytest.raises(EngineError, match=r"takes no safetensors buckets.*not built yet"):
         sync_weights(PicklesOnly(server.url), never(), version=1)
     assert server.client.ready()

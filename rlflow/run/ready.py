@@ -1,0 +1,64 @@
+"""The ready buffer: where the rows of live trajectories lie, and what operators of whole groups made of them, until their last read.
+
+land ──▶ of(group) ──▶ trained or dropped: forget ──▶ keys to free
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..data.pool.protocol import Key
+from .controller.ids import TrajectoryId
+
+
+@dataclass(frozen=True)
+class Landed:
+    """A trajectory in the ready buffer: the block of its leaf rows, tokens of each, and what was measured on it."""
+
+    uid: int
+    key: Key
+    lengths: tuple[int, ...]
+    metrics: dict[str, float]
+
+
+class Ready:
+    """Whatever is handed in here comes out of `forget` or `forget_groups` exactly once."""
+
+    def __init__(self) -> None:
+        self._landed: dict[int, dict[TrajectoryId, Landed]] = {}  # by uid
+        self._made: dict[int, dict[int, Key]] = {}  # by uid, then by node
+
+    def land(self, trajectory: TrajectoryId, landed: Landed) -> None:
+        self._landed.setdefault(trajectory.uid, {})[trajectory] = landed
+
+    def __contains__(self, trajectory: TrajectoryId) -> bool:
+        return trajectory in self._landed.get(trajectory.uid, {})
+
+    def __getitem__(self, trajectory: TrajectoryId) -> Landed:
+        return self._landed[trajectory.uid][trajectory]
+
+    def group(self, uid: int) -> list[Landed]:
+        """Its landed trajectories in the order of their numbers; none if the group is gone."""
+        return [landed for _, landed in sorted(self._landed.get(uid, {}).items())]
+
+    def put(self, uid: int, node: int, key: Key) -> None:
+        """What an operator of the whole group made."""
+        self._made.setdefault(uid, {})[node] = key
+
+    def made(self, uid: int) -> dict[int, Key]:
+        """Blocks of operators of the whole group, by node."""
+        return self._made.get(uid, {})
+
+    def forget(self, trajectory: TrajectoryId) -> list[Key]:
+        """One trajectory is given up; its group goes on. Returns the key that nobody reads any more, if it has landed."""
+        gone = self._landed.get(trajectory.uid, {}).pop(trajectory, None)
+        return [gone.key] if gone else []
+
+    def forget_groups(self, uids: Iterable[int]) -> list[Key]:
+        """The groups are trained or dropped. Returns all their keys."""
+        keys: list[Key] = []
+        for uid in uids:
+            keys += [landed.key for landed in self._landed.pop(uid, {}).values()]
+            keys += self._made.pop(uid, {}).values()
+        return keys

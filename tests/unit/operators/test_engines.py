@@ -1,0 +1,130 @@
+"""The workers of the shipped pipelines, on a real rollout server and a real torch engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from operators.engines import Embedded, Torch
+from operators.environment import HigherLower
+from operators.models import model_folder
+from operators.records import Prompts, Trajectories
+from operators.reward import exact_match
+from operators.sync import sync
+from rlflow import Next, Served, Site
+from rlflow.errors import EngineError
+
+PROMPT = "largest of 3, 0, 6? "
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """A served tiny model, and the worker object beside it."""
+    run_dir = tmp_path_factory.mktemp("run")
+    worker = Embedded("engine", max_new_tokens=3, capacity=8)
+    site = Site(name="engine.rollout", rank=0, dp_size=1, run_dir=run_dir, seed=11, rendezvous="")
+    model_folder("tiny", site)
+    ready = run_dir / "ready.json"
+    with (run_dir / "log").open("wb") as log:
+        server = subprocess.Popen([*worker.server(site, ready), "--parent-pid", str(os.getpid())], stdout=log, stderr=log)
+    deadline = time.monotonic() + 90
+    while not ready.exists():
+        assert server.poll() is None, (run_dir / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    url = json.loads(ready.read_text())["url"]
+    worker.open(Site(name="engine.rollout", rank=0, dp_size=1, run_dir=run_dir, seed=11, rendezvous="", engine_url=url))
+    actor = trainer(run_dir)
+    sync(Next("policy", "next", 0, actor), worker)  # before it, the engine serves weights without a version
+    actor.close()
+    yield worker
+    server.terminate()
+    server.wait(timeout=30)
+
+
+def trainer(run_dir: Path) -> Torch:
+    actor = Torch("actor")
+    actor.open(Site(name="actor", rank=0, dp_size=1, run_dir=run_dir, seed=11, rendezvous=""))
+    return actor
+
+
+def trajectories(engine: Embedded, uid: list[int], traj_uid: list[int], prompt: str = PROMPT, answer: str = "6") -> Trajectories:
+    ids = torch.tensor([engine.tokenizer.encode(prompt, add_special_tokens=False).ids] * len(uid))
+    return Trajectories(prompt_ids=ids, uid=torch.tensor(uid), traj_uid=torch.tensor(traj_uid), answer=[answer] * len(uid))
+
+
+def served() -> Any:
+    return Served("policy", "served", 0)
+
+
+def test_one_turn_is_prompt_and_answer(engine: Embedded) -> None:
+    sample = engine.rollout(served(), trajectories(engine, [5], [0]))
+    mask = sample.response_mask[0]
+    assert sample.input_ids[0, : len(PROMPT)].tolist() == engine.tokenizer.encode(PROMPT, add_special_tokens=False).ids
+    assert mask.tolist() == [False] * (len(PROMPT) - 1) + [True] * int(mask.sum())
+    assert 1 <= int(mask.sum()) <= 3  # max_new_tokens
+    assert bool((sample.rollout_log_probs[0][mask] < 0).all())
+    assert sample.token_versions[0][mask].tolist() == [0] * int(mask.sum())
+    assert sample.response_text == [engine._text(sample.responses[0][mask].tolist())]
+
+
+def test_a_trajectory_is_the_same_again_and_its_sibling_another(engine: Embedded) -> None:
+    first, again = (engine.rollout(served(), trajectories(engine, [5], [0])) for _ in range(2))
+    assert first.input_ids.tolist() == again.input_ids.tolist()
+    siblings = engine.rollout(served(), trajectories(engine, [5] * 4, [0, 1, 2, 3]))
+    assert len({tuple(row) for row in siblings.responses.tolist()}) > 1
+    kept = int(first.attention_mask[0].sum())
+    assert siblings.input_ids[0, :kept].tolist() == first.input_ids[0].tolist()  # whoever it is sampled with
+
+
+def test_the_environment_answers_between_turns_and_trains_nothing(engine: Embedded) -> None:
+    game = HigherLower(turns=2, higher="up\n", lower="down\n", unclear="no\n")
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "guess 0-9: ", "6"), environment=game)
+    own = sample.response_mask[0].tolist()
+    assert own[: len("guess 0-9: ") - 1] == [False] * (len("guess 0-9: ") - 1)
+    runs = [value for i, value in enumerate(own) if i == 0 or value != own[i - 1]]
+    assert runs == [False, True, False, True]  # prompt, guess, reply, guess
+    text = engine._text(sample.input_ids[0].tolist())
+    assert any(reply in text for reply in ("up", "down", "no"))
+
+
+def test_the_greedy_evaluation_tells_what_has_to_be_beaten(engine: Embedded) -> None:
+    ids = torch.tensor([engine.tokenizer.encode(PROMPT, add_special_tokens=False).ids] * 2)
+    prompts = Prompts(prompt_ids=ids, uid=torch.arange(2), answer=["6", "7"], template=["t", "t"])
+    numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1)
+    assert numbers["prompts"] == 2.0
+    assert (numbers["best_constant"], numbers["best_blind"]) == (0.5, 0.5)
+    assert numbers == engine.evaluate(served(), prompts, reward=exact_match, every=1)
+
+
+def test_an_aborted_generation_names_the_trajectory(engine: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = trajectories(engine, [5], [2], PROMPT * 400)
+    with pytest.raises(EngineError):
+        engine.rollout(served(), long)  # longer than the model's context
+
+
+# --- weights --------------------------------------------------------------------------------------------------------------------------
+def test_a_version_that_a_worker_does_not_hold_is_not_published(tmp_path: Path) -> None:
+    actor = trainer(tmp_path)
+    with pytest.raises(EngineError, match="`actor` holds version 0 of the weights, the sync asks for 3"):
+        list(actor.published(3, 1 << 20))
+    actor.close()
+
+
+def test_published_weights_are_all_parameters_in_buckets_under_the_bound(tmp_path: Path) -> None:
+    actor = trainer(tmp_path)
+    buckets = list(actor.published(0, 200_000))
+    assert len(buckets) > 1
+    assert all(sum(t.nbytes for t in bucket.values()) <= 200_000 or len(bucket) == 1 for bucket in buckets)
+    names = [name for bucket in buckets for name in bucket]
+    assert len(names) == len(set(names))
+    assert set(names) == {name for name, _ in actor.engine.named_tensors()}
+    actor.close()

@@ -1,0 +1,62 @@
+"""Played trajectories as rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from operators.flatten import Turn, chain, flatten
+from operators.reward import exact_match
+from operators.samples import Played, baselines_of, held_out, sample_of
+
+
+def played(prompt: list[int], said: list[int], versions: list[int]) -> Played:
+    turns = chain([Turn(tokens=prompt, own=False), Turn(tokens=said, own=True, log_probs=[-0.5] * len(said))])
+    return Played(row=flatten(turns)[0], versions=versions, text="said", answer="wanted")
+
+
+def prompts_of(uid: list[int], traj_uid: list[int]) -> Any:
+    return SimpleNamespace(uid=torch.tensor(uid), traj_uid=torch.tensor(traj_uid))
+
+
+def test_rows_are_right_padded_to_the_longest() -> None:
+    sample = sample_of([played([1, 2], [7], [3]), played([5], [8, 9, 6], [3, 3, 4])], prompts_of([4, 4], [0, 1]), version=3)
+    assert sample.input_ids.tolist() == [[1, 2, 7, 0], [5, 8, 9, 6]]
+    assert sample.attention_mask.tolist() == [[True, True, True, False], [True] * 4]
+    assert sample.position_ids.tolist() == [[0, 1, 2, 0], [0, 1, 2, 3]]
+    assert sample.responses.tolist() == [[2, 7, 0], [8, 9, 6]]
+    assert sample.response_mask.tolist() == [[False, True, False], [True, True, True]]
+    assert sample.rollout_log_probs.tolist() == [[0.0, -0.5, 0.0], [-0.5, -0.5, -0.5]]
+
+
+def test_every_sampled_token_says_which_weights_sampled_it() -> None:
+    sample = sample_of([played([1, 2], [7], [3]), played([5], [8, 9, 6], [3, 3, 4])], prompts_of([4, 4], [0, 1]), version=3)
+    assert sample.token_versions.tolist() == [[-1, 3, -1], [3, 3, 4]]
+    assert sample.version_tag.tolist() == [3, 3]
+
+
+def test_who_a_row_is() -> None:
+    sample = sample_of([played([1], [7], [0]), played([5], [8], [0])], prompts_of([4, 9], [0, 3]), version=0)
+    assert (sample.uid.tolist(), sample.traj_uid.tolist(), sample.leaf.tolist()) == ([4, 9], [0, 3], [0, 0])
+    assert sample.is_pad.tolist() == [False, False]
+    assert (sample.response_text, sample.answer) == (["said", "said"], ["wanted", "wanted"])
+
+
+def test_dtypes_are_those_of_the_fields() -> None:
+    sample = sample_of([played([1], [7], [0])], prompts_of([4], [0]), version=0)
+    kinds = {name: str(value.dtype).removeprefix("torch.") for name, value in vars(sample).items() if isinstance(value, torch.Tensor)}
+    assert kinds == dict.fromkeys(("input_ids", "position_ids", "responses", "uid", "traj_uid", "leaf", "version_tag"), "int64") | {
+        "attention_mask": "bool", "response_mask": "bool", "is_pad": "bool", "rollout_log_probs": "float32", "token_versions": "int32",
+    }  # fmt: skip
+
+
+def test_the_held_out_reward_is_the_share_of_right_answers() -> None:
+    prompts: Any = SimpleNamespace(answer=["a", "b", "c", "d"])
+    assert held_out(["a", "b", "x", ""], prompts, exact_match) == {"reward": 0.5, "prompts": 4.0}
+
+
+def test_the_baselines_know_no_operands() -> None:
+    prompts: Any = SimpleNamespace(answer=["1", "1", "1", "2", "2"], template=["p", "p", "q", "q", "q"])
+    assert baselines_of(prompts) == {"best_constant": 0.6, "best_blind": 0.8}  # p: 1 twice; q: 2 twice of three
