@@ -9,8 +9,11 @@ Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refuse
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +25,18 @@ from .commands import Command, command_of
 from .errors import RlflowError, UsageError
 from .language.diagnostic import CheckFailed
 
-CODE = "RLF"
-Swap = Annotated[tuple[str, ...], Parameter(help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")]
+CODE = re.compile(r"RLF\d+", re.IGNORECASE)
+Swap = Annotated[
+    tuple[str, ...], Parameter(negative=(), help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")
+]
 
-app = App(name="rlflow", help=__doc__ or "", version=lambda: metadata.version("rlflow"), help_format="plaintext")
+app = App(
+    name="rlflow",
+    help=__doc__ or "",
+    version=lambda: metadata.version("rlflow"),
+    help_format="plaintext",
+    suppress_keyboard_interrupt=False,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,10 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: list[str]) -> int:
     """A command with a pipeline file gets the flags of that pipeline; anything else is help, or a mistake."""
     if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
-        if argv[0] == "explain" and argv[1].startswith(CODE):
-            return _explain_code(argv[1])
+        if argv[0] == "explain" and CODE.fullmatch(argv[1]):
+            return _explain_code(argv[1].upper())
         command = command_of(argv[1])
-        one = App(name=f"rlflow {argv[0]} {argv[1]}", help=COMMANDS[argv[0]].__doc__ or "", help_format="plaintext", version_flags=[])
+        one = App(
+            name=f"rlflow {argv[0]} {argv[1]}",
+            help=COMMANDS[argv[0]].__doc__ or "",
+            help_format="plaintext",
+            version_flags=[],
+            suppress_keyboard_interrupt=False,
+        )
         one.default(command.with_flags(COMMANDS[argv[0]]))
         result = one(argv[2:], exit_on_error=False, print_error=False, result_action="return_value")
     else:
@@ -116,7 +133,10 @@ def _explain(
     swap: Swap = (),
     json_: Annotated[bool, Parameter(name="--json", help="the same as JSON")] = False,
 ) -> int:
-    """Print the field map of a pipeline: writer, readers, dtype, shape, where a field dies, what crosses to another process."""
+    """Print the field map of a pipeline, or with a code such as RLF202 what it means.
+
+    The map says of each field: writer, readers, dtype, shape, where it dies, and what crosses to another process.
+    """
     from .show.explain import explain, explain_json
 
     plan = command.plan(parameters, swap)
@@ -134,22 +154,27 @@ def _explain_code(code: str) -> int:
 COMMANDS: dict[str, Callable[..., int]] = {"run": _run, "check": _check, "explain": _explain}
 
 
-@app.command(name="run")
-def _run_help(pipeline: str = "") -> None:
-    """Check a pipeline and run it: rlflow run FILE [flags]. `rlflow run FILE --help` lists its flags."""
-    raise UsageError("say which pipeline first: rlflow run FILE [flags]")
+def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:
+    """What a command is where no pipeline is named yet: its help, and what is wrong with the command line."""
+
+    def call(*_: object, **__: object) -> None:
+        raise UsageError(f"say first which pipeline: rlflow {name} FILE.py [flags]")
+
+    hints = typing.get_type_hints(body, include_extras=True)
+    options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    about = (
+        "FILE.py, or FILE.py:NAME where a file has several pipelines; its own parameters are flags too: rlflow " + name + " FILE.py --help"
+    )
+    pipeline = Annotated[str, Parameter(help=about, show_default=False)]
+    file = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_ONLY, annotation=pipeline, default="")
+    call.__signature__ = inspect.Signature([file, *options])  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in (file, *options)}
+    call.__doc__ = body.__doc__
+    return call
 
 
-@app.command(name="check")
-def _check_help(pipeline: str = "") -> None:
-    """Check a pipeline without starting anything: rlflow check FILE [flags]."""
-    raise UsageError("say which pipeline first: rlflow check FILE [flags]")
-
-
-@app.command(name="explain")
-def _explain_help(pipeline: str = "") -> None:
-    """Print the field map of a pipeline (rlflow explain FILE [flags]) or what an error code means (rlflow explain RLF202)."""
-    raise UsageError("say which pipeline first: rlflow explain FILE [flags]")
+for _name, _body in COMMANDS.items():
+    app.command(_without_file(_name, _body), name=_name)
 
 
 if __name__ == "__main__":

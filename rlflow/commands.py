@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from .compile.plan import Plan
 from .errors import UsageError
 from .language.config import ref_of, resolve
-from .modules import load_file
+from .modules import load_file, users_code
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,15 @@ class Command:
         return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
 
     def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
-        """The checked plan. Raises CheckFailed."""
-        plan = self.pipeline(**parameters)
+        """The checked plan. Raises CheckFailed, and UsageError for a pipeline that raises while it is traced."""
+        with users_code(self.file):
+            plan = self.pipeline(**parameters)
         for one in swap:
             name, sign, ref = one.partition("=")
             if not sign:
                 raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
-            plan = plan.replace(name, function_of(ref, f"--swap {one}"))
+            with users_code(f"--swap {one}"):
+                plan = plan.replace(name, function_of(ref, f"--swap {one}"))
         return plan
 
     def how_to_go_on(self, plan: Plan, run_dir: Path, checkpoint: Path | None) -> str:
@@ -89,8 +91,10 @@ def command_of(file: str) -> Command:
     if not name and len(found) == 1:
         name = next(iter(found))
     if name not in found:
-        listed = ", ".join(sorted(found)) or "none: put @pipeline on a function"
-        raise UsageError(f"{path} has {'no pipeline `' + name + '`' if name else 'several pipelines'}: {listed}; write {path}:NAME")
+        if not found:
+            raise UsageError(f"{path} has no pipeline: put @pipeline on a function")
+        which = f"no pipeline `{name}`" if name else f"{len(found)} pipelines"
+        raise UsageError(f"{path} has {which}: write {' or '.join(f'{path}:{one}' for one in sorted(found))}")
     return Command(file, found[name], modules)
 
 
@@ -99,9 +103,12 @@ def function_of(ref: str, where: str) -> Any:
     if ":" not in ref:
         raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
     try:
-        return resolve(ref)
+        found = resolve(ref)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
+    if not inspect.isfunction(found) and not isinstance(found, functools.partial):
+        raise UsageError(f"{where}: `{ref}` is a {type(found).__name__}, no function of operators")
+    return found
 
 
 def _is_function(parameter: inspect.Parameter) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .compile import ir
-from .errors import UsageError
+from .errors import RlflowError, UsageError
 from .language.config import from_config, resolve
 from .language.worker import Worker
 
@@ -59,10 +61,25 @@ def _import(name: str, path: Path) -> ModuleType:
     root = path.parents[name.count(".")]
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    module = importlib.import_module(name)
+    with users_code(str(path)):
+        module = importlib.import_module(name)
     if Path(module.__file__ or "").resolve() != path:
         raise UsageError(f"module `{name}` is {module.__file__}, not {path}: another package of that name comes first")
     return module
+
+
+@contextmanager
+def users_code(where: str) -> Iterator[None]:
+    """What a user's file raises becomes a UsageError with the frames of files that are not ours."""
+    try:
+        yield
+    except RlflowError:
+        raise
+    except (Exception, SystemExit) as error:
+        ours = (str(Path(__file__).parent), importlib.__file__.rpartition("/")[0], "<frozen")
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+        said = "".join(traceback.format_list(frames) + traceback.format_exception_only(error)).rstrip()
+        raise UsageError(f"{where} raised {type(error).__name__}\n{said}") from error
 
 
 def make_worker(worker: ir.Worker) -> Worker:

@@ -122,7 +122,7 @@ class Interpreter:
         if node.result.kind == "field":
             made = [(ready.outs[0], result)]
         elif node.result.kind == "record":
-            made = [(field, getattr(result, field.name)) for field in ready.outs]
+            made = [(field, _field_of(node, result, field.name)) for field in ready.outs]
         else:
             return {}
         sizes = self._sizes(node, columns, made)
@@ -138,6 +138,14 @@ class Interpreter:
             return bind(specs, Block({param: column for param, (_, column) in declared.items()}))
         letters = dict(_letters(made))
         return Sizes(len(value), letters, dict.fromkeys(letters, node.name), frozenset(letters))
+
+
+def _field_of(node: Node, result: Any, name: str) -> Any:
+    """One field of the record that an operator returned."""
+    if not hasattr(result, name):
+        declared = (node.result.record or "").rpartition(":")[2]
+        raise DataError(f"`{node.name}` returned a {type(result).__name__} without `{name}`: it is declared to return {declared}")
+    return getattr(result, name)
 
 
 def _letters(made: Sequence[tuple[Field, Any]]) -> list[tuple[str, Any]]:

@@ -59,6 +59,7 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._refused: list[Peer] = []  # kept open: they wait to be ended
 
     async def listen(self) -> None:
@@ -165,6 +166,21 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def stopping(self) -> bool:
+        return self._ending.is_set()
+
+    def hurry(self) -> None:
+        """Give no more grace to what is being stopped."""
+        self._hurry.set()
+
+    async def _patience(self, waits: Sequence[asyncio.Future[int]], grace: float) -> None:
+        """Until all have ended, the grace is over, or somebody is in a hurry."""
+        ended, hurry = asyncio.gather(*waits), asyncio.ensure_future(self._hurry.wait())
+        either: set[asyncio.Future[Any]] = {ended, hurry}
+        await asyncio.wait(either, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
     async def stop(self, *, grace: float = 5.0) -> None:
         """End every process: asked first, then SIGTERM, then SIGKILL, with `grace` seconds after each."""
         self._ending.set()
@@ -178,7 +194,7 @@ class Fleet:
             waits = [asyncio.ensure_future(p.handle.wait()) for p in running if p.handle.returncode is None]
             if not waits:
                 break
-            await asyncio.wait(waits, timeout=grace)
+            await self._patience(waits, grace)
             for process in running:
                 if sent is not None and process.handle.returncode is None:
                     _signal(process, sent)

@@ -32,6 +32,8 @@ class RunDir:
             self.path.mkdir(parents=True)
         except FileExistsError:
             raise UsageError(f"run {self.path} exists already: choose another --name, or remove it") from None
+        except OSError as error:
+            raise UsageError(f"--root {root}: no folder for the run can be made there ({error.strerror})") from None
         for folder in ("logs", "checkpoints", "sites"):
             (self.path / folder).mkdir()
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
@@ -59,7 +61,8 @@ class RunDir:
         """The end of what a process printed."""
         path = self.log(process)
         text = path.read_text(errors="replace") if path.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        said = [line for line in text.splitlines() if "resource_tracker" not in line and line.strip() != "warnings.warn("]
+        return "\n".join(said[-lines:])
 
     def close(self) -> None:
         self._metrics.close()

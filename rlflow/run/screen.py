@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-COLUMNS = ("step", "reward", "held-out", "s/step", "tok/s", "loss", "entropy", "lag", "in flight", "pool", "socket B")
+COLUMNS = ("step", "reward", "held-out", "s/step", "loss", "entropy", "tok/s", "lag", "in flight", "pool MB", "socket B")
 
 
 class PlainScreen:
@@ -66,11 +66,12 @@ class LiveScreen:
         self.live.console.print(text, highlight=False, markup=False)
 
     def _draw(self) -> None:
-        table = Table(expand=True)
-        for name in COLUMNS:
-            table.add_column(name, justify="right")
+        columns = columns_for(self.live.console.width)
+        table = Table(expand=True, padding=(0, 0))
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
         for cells in self.lines:
-            table.add_row(*(cells.get(name, "") for name in COLUMNS))
+            table.add_row(*(cells.get(name, "") for name in columns))
         grid = Table.grid(expand=True)
         grid.add_row(table)
         grid.add_row(self.progress)
@@ -82,6 +83,11 @@ class LiveScreen:
 
     def __exit__(self, *_: object) -> None:
         self.live.stop()
+
+
+def columns_for(width: int) -> tuple[str, ...]:
+    """The first columns that fit into so many characters, ten each."""
+    return COLUMNS[: max(4, width // 10)]
 
 
 def step_cells(line: Mapping[str, Any]) -> dict[str, str]:
@@ -101,7 +107,7 @@ def step_cells(line: Mapping[str, Any]) -> dict[str, str]:
         "entropy": of(".train/entropy"),
         "lag": str(lag),
         "in flight": str(line["queue"]["in_flight"]),
-        "pool": f"{line['pool_bytes'] / 1e6:.2f} MB",
+        "pool MB": f"{line['pool_bytes'] / 1e6:.2f}",
         "socket B": str(line["controller_socket_bytes"]),
     }
 

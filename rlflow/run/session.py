@@ -2,7 +2,7 @@
 
 Options + Plan ──▶ RunDir, arena, Fleet ──▶ Loop ──▶ Outcome
                                              ▲
-                    SIGINT, SIGTERM: once = finish the step, save, end; twice = end now
+                    SIGINT, SIGTERM, SIGHUP: once = finish the step, save, end; twice = end now
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import shutil
 import signal
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 import uvloop
 
 from ..compile.plan import Plan
-from ..errors import RlflowError, UsageError
+from ..errors import PoolError, RlflowError, UsageError
 from .controller import events as ev
 from .controller.state import Config, Hop
 from .graph import GraphView
@@ -28,6 +29,8 @@ from .loop import Loop
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings, socket_path
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,9 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     run_dir = RunDir(options.root, options.name, plan.graph.name)
     try:
         return uvloop.run(_Session(view, run_dir, options, screen, modules).run())
+    except (UsageError, PoolError):
+        shutil.rmtree(run_dir.path)  # nothing was started: the name is free again
+        raise
     finally:
         run_dir.close()
 
@@ -79,6 +85,8 @@ def schedule(view: GraphView, options: Options) -> Config:
     """n, P, L and the rest of what `decide` goes by, as the plan and the options say. Raises UsageError for what makes no run."""
     if options.steps < 1:
         raise UsageError(f"--steps {options.steps}: give at least 1")
+    if options.pool_mb is not None and options.pool_mb < 1:
+        raise UsageError(f"--pool-mb {options.pool_mb}: give at least 1, or leave it out")
     return Config(
         n=view.dispatch.params["n"],
         groups_per_batch=view.form.params["prompts"],
@@ -99,22 +107,23 @@ class _Session:
         self.plan_path.write_bytes(view.plan.to_json())
         run_dir.write_json("parameters.json", {"pipeline": view.graph.parameters, "run": options})
         self.loop: Loop | None = None
+        self.fleet: Fleet | None = None
         self.stops = 0
 
     async def run(self) -> Outcome:
-        fleet = Fleet(self.run_dir, socket_path(self.run_dir.path))
+        self.fleet = fleet = Fleet(self.run_dir, socket_path(self.run_dir.path))
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
         around = Surroundings(seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes)
         staff = Staff(self.view, self.run_dir, fleet, around)
         failed = True
-        try:
-            with self._signals():
+        with self._signals():
+            try:
                 outcome = await self._outcome(staff, fleet)
-            failed = outcome.ended == "failed"
-            return outcome
-        finally:
-            await fleet.stop(grace=1.5 if failed else 5.0)
-            staff.arena.close()
+                failed = outcome.ended == "failed"
+                return outcome
+            finally:
+                await fleet.stop(grace=1.5 if failed else 5.0)
+                staff.arena.close()
 
     async def _outcome(self, staff: Staff, fleet: Fleet) -> Outcome:
         try:
@@ -157,17 +166,19 @@ class _Session:
     def _signals(self) -> Iterator[None]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
             loop.add_signal_handler(number, self._stop, task)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in STOPPING:
                 loop.remove_signal_handler(number)
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
         self.stops += 1
-        if self.loop is None:
+        if self.fleet is not None and self.fleet.stopping:
+            self.fleet.hurry()
+        elif self.loop is None:
             self.screen.note("stopping before the first step")
             task.cancel()
         else:

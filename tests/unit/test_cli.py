@@ -35,7 +35,10 @@ def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pyte
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["run"], "say which pipeline"),
+        (["run"], "say first which pipeline"),
+        (["run", "--steps", "3", GRPO], "rlflow run FILE.py [flags]"),
+        (["check", GRPO, "--swap", "grpo=os:getcwd"], "no function of operators"),
+        (["run", GRPO, "--pool-mb", "0"], "--pool-mb 0: give at least 1"),
         (["run", "nowhere.py"], "nowhere.py is not a file"),
         (["run", GRPO, "--promts", "3"], "--promts"),
         (["run", GRPO, "--prompts", "many"], "many"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlflow.run.screen import LiveScreen, PlainScreen, held_out_text, step_cells
+from rlflow.run.screen import COLUMNS, LiveScreen, PlainScreen, columns_for, held_out_text, step_cells
 
 LINE: dict[str, Any] = {
     "step": 3,
@@ -32,7 +32,7 @@ def test_a_step_as_short_texts() -> None:
         "entropy": "2",
         "lag": "2",
         "in flight": "7",
-        "pool": "1.50 MB",
+        "pool MB": "1.50",
         "socket B": "4096",
     }
 
@@ -46,7 +46,7 @@ def test_a_pipe_gets_one_line_a_step() -> None:
     with PlainScreen(stream, 9) as screen:
         screen.step(LINE)
     assert stream.getvalue() == (
-        "step 3/9  reward 0.250  s/step 2.00  tok/s 250  loss 0.1235  entropy 2  lag 2  in flight 7  pool 1.50 MB  socket B 4096\n"
+        "step 3/9  reward 0.250  s/step 2.00  loss 0.1235  entropy 2  tok/s 250  lag 2  in flight 7  pool MB 1.50  socket B 4096\n"
     )
 
 
@@ -67,3 +67,13 @@ def test_a_terminal_gets_the_last_steps_and_notes_as_they_are() -> None:
         assert [cells["step"] for cells in screen.lines] == ["2", "3"]
     assert "run [bold]folder[/bold]" in stream.getvalue()
     assert "0.1235" in stream.getvalue()
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_numbers() -> None:
+    assert columns_for(80) == ("step", "reward", "held-out", "s/step", "loss", "entropy", "tok/s", "lag")
+    assert columns_for(140) == COLUMNS
+    stream = io.StringIO()
+    with LiveScreen(Console(file=stream, force_terminal=True, width=80), 9, rows=2) as screen:
+        screen.step(LINE)
+    assert "0.1235" in stream.getvalue()
+    assert "…" not in stream.getvalue()
