@@ -23,8 +23,9 @@ import numpy.typing as npt
 from rlflow import fresh, operator
 from rlflow.errors import DataError
 
+from .encoding import encode
 from .fields import P, Q
-from .models import tokenizer_of
+from .models import context_of, tokenizer_of
 from .records import Prompts
 
 __all__ = ["COLUMNS", "SHIPPED", "dataset", "find_data", "read_rows"]
@@ -42,12 +43,13 @@ def dataset(path: str, *, split: Split = "train", tokenizer: str, limit: int | N
     path: a parquet file; a relative one is looked for in the current folder, then among the shipped data sets.
     tokenizer: "tiny", or a checkpoint folder with a tokenizer.json.  limit: only the first rows.
     Raises DataError for a file, column or split that is not there, and names the row of the file (from 0) for a value that is
-    missing, a prompt without tokens and a prompt that the tokenizer has no tokens for.
+    missing, a prompt without tokens, one that the tokenizer has no tokens for and one that fills the model's context
+    (`max_position_embeddings` of config.json), so that no answer fits behind it.
     """
     file = find_data(path)
     rows = read_rows(file, split, limit)
-    tokens = tokenizer_of(tokenizer)
-    ids = [_encoded(tokens, prompt, f"{file}, row {row}") for row, prompt in zip(rows["row"], rows["prompt"], strict=True)]
+    tokens, context = tokenizer_of(tokenizer), context_of(tokenizer)
+    ids = [_encoded(tokens, context, prompt, f"{file}, row {row}") for row, prompt in zip(rows["row"], rows["prompt"], strict=True)]
     return Prompts(
         prompt_ids=cast(Any, ids), uid=cast(Any, np.arange(len(ids), dtype=np.int64)), answer=rows["answer"], template=rows["template"]
     )
@@ -107,25 +109,16 @@ def _refuse_missing(file: Path, name: str, values: list[str | None], numbers: li
             raise DataError(f"{file}, row {row}: {name} is null")
 
 
-def _encoded(tokenizer: Any, prompt: str, place: str) -> npt.NDArray[np.int64]:
-    from rlflow.engines.tiny import encode_text
-
+def _encoded(tokenizer: Any, context: int | None, prompt: str, place: str) -> npt.NDArray[np.int64]:
     try:
-        ids = encode_text(tokenizer, prompt)
+        ids = encode(tokenizer, prompt)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
     if not ids:
         raise DataError(f"{place}: the prompt {prompt!r} has no tokens; a model needs one at least")
-    if tokenizer.decode(ids, skip_special_tokens=False) != prompt and (lost := _lost(tokenizer, prompt)):
-        raise DataError(f"{place}: the tokenizer has no token for {lost!r} in {prompt[:80]!r}")
+    if context is not None and len(ids) > context - 1:
+        raise DataError(
+            f"{place}: the prompt {prompt[:40]!r}... has {len(ids)} tokens, the model's context holds {context}, an answer of at least one "
+            f"token included; leave the row out or cut it to {context - 1}"
+        )
     return np.array(ids, dtype=np.int64)
-
-
-def _lost(tokenizer: Any, prompt: str) -> str:
-    """Characters, white space aside, that became no token or the one for unknown text."""
-    encoding = tokenizer.encode(prompt, add_special_tokens=False)
-    model = tokenizer.model
-    unknown = tokenizer.token_to_id(model.unk_token) if getattr(model, "unk_token", None) else getattr(model, "unk_id", None)
-    spans = [span for number, span in zip(encoding.ids, encoding.offsets, strict=True) if number != unknown]
-    kept = {at for start, end in spans for at in range(start, end)}
-    return "".join(dict.fromkeys(character for at, character in enumerate(prompt) if at not in kept and not character.isspace()))

@@ -8,6 +8,7 @@ TorchCritic   trains a critic:  load, values, train
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlflow import Frozen, Move, Next, Objective, Served, Site, Weights, Worker, fresh, operator
 from rlflow.errors import EngineError
+from rlflow.measure import note
 
-from .environment import Environment
+from .environment import Dialogue, Environment
 from .fields import AttentionMask, B, Critic, InputIds, LogProbs, Policy, PositionIds, S, T, Values
 from .flatten import Turn, chain, flatten
-from .models import TINY, checkpoint_folder, model_folder, tiny_folder, tokenizer_of
+from .models import TINY, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
 from .records import CriticForward, ModelRows, PolicyForward, Prompts, Sample, Trajectories
 from .reward import RewardFn
 from .samples import Played, baselines_of, held_out, sample_of
@@ -30,13 +32,16 @@ if TYPE_CHECKING:
     from rlflow.engines.rollout import Generation, HttpRolloutClient, SamplingParams
     from rlflow.engines.train.torch import TorchEngine
 
+_log = logging.getLogger(__name__)
+
 ModelRowsT = TypeVar("ModelRowsT", bound=ModelRows)
 
 
 class Embedded(Worker):
     """A rollout engine in this machine's processes: batched decoding with a KV cache behind SGLang's HTTP contract.
 
-    model: "tiny" or a checkpoint folder. max_new_tokens: a turn. capacity: trajectories at once. threads: of torch in the server.
+    model: "tiny" or a checkpoint folder. max_new_tokens: a turn, fewer where the model's context ends first.
+    capacity: trajectories at once. threads: of torch in the server.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Embedded(Worker):
 
     def open(self, site: Site) -> None:
         super().open(site)
-        self.tokenizer = tokenizer_of(self.model)
+        self.tokenizer, self.context = tokenizer_of(self.model), context_of(self.model)
 
     @property
     def client(self) -> HttpRolloutClient:
@@ -81,78 +86,132 @@ class Embedded(Worker):
         Sampled at the worker's temperature with a seed of (run, uid, traj_uid), until the end-of-sequence token or `max_new_tokens`.
         Raises EngineError if the engine aborts the request or breaks its contract.
         """
-        return self._sample(policy.version, prompts, environment=None)
+        return self._sample(policy.version, prompts, environment=None, max_turns=1)
 
     @operator(per="row", sizes={B: T, S: fresh()})
-    def rollout_turns(self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment) -> Sample:
+    def rollout_turns(self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment, max_turns: int = 16) -> Sample:
         """Turns with an environment: the model says something, the environment replies, until the episode is over.
 
-        One row a trajectory; `response_mask` is 1 on the model's own tokens only, `response_text` is what it said last.
+        One row a trajectory; `response_mask` is 1 on the model's own tokens only, `response_text` is what it said last. An episode
+        still going after `max_turns` turns of the model, or whose next turn does not fit the model's context, ends there: the row
+        keeps what was said until then, the log and the metric episodes/cut tell.
+        Raises OperatorError and DataError naming trajectory, environment and reply for one that misbehaves (`Dialogue`).
         """
-        return self._sample(policy.version, prompts, environment)
+        return self._sample(policy.version, prompts, environment, max_turns)
 
     @operator(per="row", sink=True)
     def evaluate(
-        self, policy: Served[Policy], prompts: Prompts, *, reward: RewardFn, every: int, environment: Environment | None = None
+        self,
+        policy: Served[Policy],
+        prompts: Prompts,
+        *,
+        reward: RewardFn,
+        every: int,
+        environment: Environment | None = None,
+        max_turns: int = 16,
     ) -> dict[str, float]:
         """Mean reward of greedy answers to held-out prompts, every `every` versions, with what no policy has to beat.
 
-        Returns reward, prompts, best_constant (the best single answer) and best_blind (the best answer that knows the wording of a
-        question but not its operands).
+        Returns reward, prompts and, without an environment, best_constant (the best single answer) and best_blind (the best answer
+        that knows the wording of a question but not its operands): over turns, one answer is not what blind play is worth.
         """
-        played = self._play_greedily(prompts, environment)
-        return held_out(played, prompts, reward) | baselines_of(prompts)
+        played = self._play_greedily(prompts, environment, max_turns)
+        return held_out(played, prompts, reward) | (baselines_of(prompts) if environment is None else {})
 
     # --- the turn loop --------------------------------------------------------------------------------------------------------------
-    def _sample(self, version: int, prompts: Trajectories, environment: Environment | None) -> Sample:
+    def _sample(self, version: int, prompts: Trajectories, environment: Environment | None, max_turns: int) -> Sample:
         played = []
         for i, (uid, number, answer) in enumerate(zip(_ints(prompts.uid), _ints(prompts.traj_uid), prompts.answer, strict=True)):
-            played.append(self._play(_ints(prompts.prompt_ids[i]), answer, environment, (uid, number)))
+            played.append(self._play(_ints(prompts.prompt_ids[i]), answer, environment, (uid, number), max_turns))
         return sample_of(played, prompts, version)
 
-    def _play(self, prompt: list[int], answer: str, environment: Environment | None, who: tuple[int, int]) -> Played:
+    def _play(self, prompt: list[int], answer: str, environment: Environment | None, who: tuple[int, int], max_turns: int) -> Played:
         """One trajectory, turn after turn. Its own tokens go back as ids, never as text that is encoded again."""
-        episode = environment.start(self._text(prompt), answer, seed=self._seed(*who, -1)) if environment else None
-        turns = [Turn(tokens=prompt, own=False)]
-        versions: list[int] = []
+        place = f"trajectory {who[0]}.{who[1]}"
+        dialogue = self._dialogue(environment, prompt, answer, self._seed(*who, -1), place, max_turns)
+        turns, versions = [Turn(tokens=prompt, own=False)], list[int]()
         while True:
             history = [token for turn in turns for token in turn.tokens]
-            said = self.client.generate(history, self._sampling(self._seed(*who, len(turns))))
-            _complete(said, who)
+            said = self._said(history, self._seed(*who, len(turns)), place, prompt)
             turns.append(Turn(tokens=said.output_ids, own=True, log_probs=said.log_probs))
             versions += [int(span.version) for span in said.spans for _ in range(span.start, span.end)]
             text = self._text(said.output_ids)
-            reply = episode.reply(text) if episode else None
+            reply = self._reply(dialogue, text, len(history) + len(said.output_ids), place)
             if reply is None:
                 return Played(row=flatten(chain(turns))[0], versions=versions, text=text, answer=answer)
-            turns.append(Turn(tokens=self.tokenizer.encode(reply, add_special_tokens=False).ids, own=False))
+            turns.append(Turn(tokens=reply, own=False))
 
-    def _play_greedily(self, prompts: Prompts, environment: Environment | None) -> list[str]:
+    def _play_greedily(self, prompts: Prompts, environment: Environment | None, max_turns: int) -> list[str]:
         """What is said last to every prompt, at temperature 0."""
         from concurrent.futures import ThreadPoolExecutor
 
-        greedy = self._sampling(None)
-        ids = [_ints(row) for row in prompts.prompt_ids]
+        ids, uids = [_ints(row) for row in prompts.prompt_ids], _ints(prompts.uid)
         if environment is None:
-            return [self._text(said.output_ids) for said in self.client.generate_batch(ids, greedy)]
+            return self._answers(uids, ids)
+
+        def last_word(uid: int, prompt: list[int], answer: str) -> str:
+            place = f"held-out prompt {uid}"
+            dialogue, history = self._dialogue(environment, prompt, answer, 0, place, max_turns), list(prompt)
+            while True:
+                said = self._said(history, None, place, prompt)
+                text = self._text(said.output_ids)
+                reply = self._reply(dialogue, text, len(history) + len(said.output_ids), place)
+                if reply is None:
+                    return text
+                history += [*said.output_ids, *reply]
+
         with ThreadPoolExecutor(min(64, len(ids))) as threads:
-            return list(threads.map(lambda prompt, answer: self._last_word(prompt, answer, environment, greedy), ids, prompts.answer))
+            return list(threads.map(last_word, uids, ids, prompts.answer))
 
-    def _last_word(self, prompt: list[int], answer: str, environment: Environment, sampling: SamplingParams) -> str:
-        episode, history = environment.start(self._text(prompt), answer, seed=0), list(prompt)
-        while True:
-            said = self.client.generate(history, sampling)
-            text = self._text(said.output_ids)
-            reply = episode.reply(text)
-            if reply is None:
-                return text
-            history += [*said.output_ids, *self.tokenizer.encode(reply, add_special_tokens=False).ids]
+    def _answers(self, uids: list[int], ids: list[list[int]]) -> list[str]:
+        """One greedy turn a prompt, all of them in one request."""
+        from rlflow.engines.rollout import EngineRefused
 
-    def _sampling(self, seed: int | None) -> SamplingParams:
+        try:
+            said = self.client.generate_batch(ids, [self._sampling(None, len(prompt)) for prompt in ids])
+        except EngineRefused as error:  # it does not say which one
+            uid, longest = max(zip(uids, ids, strict=True), key=lambda row: len(row[1]))
+            which = f"{len(ids)} held-out prompts, the longest is prompt {uid} of {len(longest)} tokens, {self._text(longest)[:40]!r}..."
+            raise EngineRefused(f"{which}: {error}", error.status) from error
+        return [self._text(answer.output_ids) for answer in said]
+
+    def _dialogue(
+        self, environment: Environment | None, prompt: list[int], answer: str, seed: int, place: str, max_turns: int
+    ) -> Dialogue | None:
+        if environment is None:
+            return None
+        return Dialogue(environment, self.tokenizer, self._text(prompt), answer, seed=seed, place=place, max_turns=max_turns)
+
+    def _reply(self, dialogue: Dialogue | None, text: str, tokens: int, place: str) -> list[int] | None:
+        """The environment's turn, None at the end of the episode. tokens: of the trajectory so far, `text` included."""
+        if dialogue is None:
+            return None
+        reply = dialogue.reply(text)
+        full = reply is not None and self.context is not None and tokens + len(reply) >= self.context
+        if dialogue.cut or full:
+            why = f"after {len(reply or ())} more tokens the model's context of {self.context} is full" if full else "max_turns"
+            _log.warning("%s: the episode was still going after %d turns and ends there (%s)", place, dialogue.turns, why)
+            note("episodes/cut", 1.0)
+        return None if full else reply
+
+    def _said(self, history: list[int], seed: int | None, place: str, prompt: list[int]) -> Generation:
+        """One turn of the model. Raises EngineError naming the trajectory and how its prompt begins."""
+        from rlflow.engines.rollout import EngineRefused
+
+        try:
+            said = self.client.generate(history, self._sampling(seed, len(history)))
+        except EngineRefused as error:
+            raise EngineRefused(f"{place}, of the prompt {self._text(prompt)[:40]!r}...: {error}", error.status) from error
+        if said.finish_reason.type == "abort" or not said.output_ids:
+            raise EngineError(f"{place}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
+        return said
+
+    def _sampling(self, seed: int | None, tokens: int) -> SamplingParams:
+        """seed: None is greedy. tokens: that the turn comes after."""
         from rlflow.engines.rollout import SamplingParams
 
-        temperature = 0.0 if seed is None else self.temperature
-        return SamplingParams(max_new_tokens=self.max_new_tokens, temperature=temperature, sampling_seed=seed)
+        room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - tokens))
+        return SamplingParams(max_new_tokens=room, temperature=0.0 if seed is None else self.temperature, sampling_seed=seed)
 
     def _seed(self, uid: int, traj_uid: int, turn: int) -> int:
         """Equal for equal (run, uid, traj_uid, turn), so that a re-sampled trajectory is the same one."""
@@ -165,12 +224,6 @@ class Embedded(Worker):
 
 def _ints(values: Any) -> list[int]:
     return [int(value) for value in values.tolist()]
-
-
-def _complete(said: Generation, who: tuple[int, int]) -> None:
-    if said.finish_reason.type == "abort" or not said.output_ids:
-        (uid, number), reason = who, said.finish_reason
-        raise EngineError(f"trajectory {uid}.{number}: the engine sampled nothing ({reason.type}: {reason.message})")
 
 
 class _Trainer(Worker):

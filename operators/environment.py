@@ -3,6 +3,8 @@
     episode = environment.start(prompt, answer, seed=...)      one a trajectory
     model: text ──episode.reply(text)──▶ the next turn's text, or None: the episode is over ──▶ episode.score()
 
+`Dialogue` is what engines hold of an episode: it checks what the environment says, and ends it after `max_turns` turns.
+
 `HigherLower`: the row's answer is a secret number, the model guesses, the environment says which way to go.
 
     "guess 0-9: "   and the row's answer, the secret, is 6
@@ -14,12 +16,18 @@
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from rlflow.errors import DataError
+from rlflow.errors import DataError, OperatorError
 
-__all__ = ["Environment", "Episode", "HigherLower", "HigherLowerEpisode"]
+from .encoding import encode
+
+__all__ = ["Dialogue", "Environment", "Episode", "HigherLower", "HigherLowerEpisode"]
+
+ResultT = TypeVar("ResultT")
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -28,7 +36,7 @@ class Episode(Protocol):
     """One trajectory's state in its environment; lives in the thread that samples the trajectory."""
 
     def reply(self, text: str) -> str | None:
-        """The environment's turn after the model said `text`; None when there is nothing more to say."""
+        """The environment's turn after the model said `text`: not empty; None when there is nothing more to say."""
         ...
 
     def score(self) -> float:
@@ -42,6 +50,52 @@ class Environment(Protocol):
     def start(self, prompt: str, answer: str, *, seed: int) -> Episode:
         """An episode for one trajectory of the row (prompt, answer); `seed` is all the chance it may use."""
         ...
+
+
+class Dialogue:
+    """One episode as an engine holds it: the model's text in, the ids of the reply out.
+
+    place: of the trajectory, for errors. max_turns: of the model; an episode still going after them ends (`cut`).
+    Raises OperatorError naming the environment, the place and what the model said where the environment raises, and DataError
+    where it replies with something else than text that the tokenizer has tokens for, or None.
+    """
+
+    def __init__(
+        self, environment: Environment, tokenizer: Any, prompt: str, answer: str, *, seed: int, place: str, max_turns: int
+    ) -> None:
+        if max_turns < 1:
+            raise DataError(f"max_turns={max_turns}: give at least one turn")
+        self._name, self._tokenizer, self._place, self._max_turns = type(environment).__name__, tokenizer, place, max_turns
+        self.turns = 0
+        self.cut = False
+        start = f"{self._name}.start of the prompt {prompt[:40]!r}"
+        self._episode: Episode = self._asked(lambda: environment.start(prompt, answer, seed=seed), start)
+
+    def reply(self, text: str) -> list[int] | None:
+        """Ids of the environment's turn after the model said `text`; None: the episode is over, or was cut."""
+        self.turns += 1
+        what = f"{self._name}.reply to turn {self.turns}, {text[:40]!r}"
+        reply: Any = self._asked(lambda: self._episode.reply(text), what)
+        if reply is None:
+            return None
+        if not isinstance(reply, str) or not reply:
+            raise DataError(f"{self._place}: {what} is {reply!r}; return text of at least one character, or None to end the episode")
+        try:
+            ids = encode(self._tokenizer, reply)
+        except DataError as error:
+            raise DataError(f"{self._place}: {what} is {reply[:40]!r}: {error}") from error
+        if not ids:
+            raise DataError(f"{self._place}: {what} is {reply[:40]!r}, which the tokenizer has no tokens for")
+        self.cut = self.turns >= self._max_turns
+        return None if self.cut else ids
+
+    def _asked(self, call: Callable[[], ResultT], what: str) -> ResultT:
+        try:
+            return call()
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            raise OperatorError(f"{self._place}: {what} raised {said}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from rlflow import Tensor, dims, f32, flag, i32, i64, roles, text
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
-advantage, answer, group, log_prob, mask, member, position, returns, reward, tokens, value = roles(
-    "advantage answer group log_prob mask member position returns reward tokens value"
+advantage, answer, group, log_prob, mask, member, position, response, returns, reward, template, tokens, value = roles(
+    "advantage answer group log_prob mask member position response returns reward template tokens value"
 )
 
 
@@ -32,7 +32,7 @@ class Critic:
 PromptIds: TypeAlias = Annotated[Tensor, i64[P, Q], tokens]
 PromptUid: TypeAlias = Annotated[Tensor, i64[P], group]
 PromptAnswer: TypeAlias = Annotated[list[str], text[P], answer]
-PromptTemplate: TypeAlias = Annotated[list[str], text[P]]  # the question with its operands left out
+PromptTemplate: TypeAlias = Annotated[list[str], text[P], template]  # the question with its operands left out
 TrajectoryIds: TypeAlias = Annotated[Tensor, i64[T, Q], tokens]
 TrajectoryUid: TypeAlias = Annotated[Tensor, i64[T], group]
 TrajectoryNumber: TypeAlias = Annotated[Tensor, i64[T], member("trajectory")]  # 0 .. n - 1 within its uid
@@ -64,5 +64,5 @@ Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
 
 # --- rows: text [B] -------------------------------------------------------------------------------------------------------------------
-ResponseText: TypeAlias = Annotated[list[str], text[B]]
+ResponseText: TypeAlias = Annotated[list[str], text[B], response]
 Answer: TypeAlias = Annotated[list[str], text[B], answer]

@@ -3,23 +3,28 @@
     score_texts ──chunks──▶ pool of processes (pebble, spawned; one pool a verifier, kept until exit)
         scores of the first k rows ──▶ kept; the others go again (a chunk ends early, before its time is up)
         too slow, or a process died ──▶ its rows are suspects
-    suspects ──one at a time──▶ a process that nobody else uses
+    suspects ──each alone──▶ `workers` pools of one process
         row too slow | process died | raised ──▶ score 0, failed, with the reason
+        8 rows in a row too slow or dead, or 32 too slow in all ──▶ the rest of the call: failed, gave up
 
 One bad row costs itself and never the batch, and the verdicts come back in the order of the texts. Suspects run alone because
-a pool cannot always tell which of two rows killed a process. The processes have no torch, a memory limit, and die with the one
-that started them.
+a pool cannot always tell which of two rows killed a process. A verifier that hangs on everything costs about
+(2 · 8 / workers + 2) · timeout_s a call, however many rows there are. The processes have no torch, a memory limit, and die with
+the one that started them.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
+import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
@@ -33,12 +38,15 @@ __all__ = ["MEMORY_BYTES", "Reason", "Verdict", "failure_counts", "name_of", "sc
 CHUNK_ROWS = 64  # rows in one message to a process
 RESTART_S = 10.0  # a process that replaces a killed one may take this long
 TRIES = 2  # how often rows are sent to a pool that breaks under them
+GIVE_UP_IN_A_ROW = 8  # rows (or messages) of a call, one after the other, that were too slow or ended their process
+GIVE_UP_IN_ALL = 32  # rows of a call that were too slow
 MEMORY_BYTES = 4 << 30  # address space of a judging process
 
 BROKEN = (BrokenProcessPool, RuntimeError)  # RuntimeError: pebble takes no work for a pool that broke before
 
 _failures: Counter[str] = Counter()
-_one_at_a_time = threading.Lock()
+_slots: dict[Key, queue.LifoQueue[Key]] = {}  # of each pool, the processes for suspects that are free now
+_slots_lock = threading.Lock()
 
 
 def score_texts(
@@ -79,6 +87,42 @@ def _by_name(verifier: Verifier) -> bytes:
         raise DataError(f"{name_of(verifier)} cannot go to another process ({error}); define it at the top level of a module") from error
 
 
+@contextmanager
+def _slot(key: Key) -> Iterator[Key]:
+    """A pool of one process that no other thread uses meanwhile. LIFO: no more are started than are needed at once."""
+    with _slots_lock:
+        if key not in _slots:
+            _slots[key] = queue.LifoQueue()
+            for number in range(key.workers, 0, -1):
+                _slots[key].put(key._replace(workers=1, alone=number))
+    free = _slots[key].get()  # others hold one for START_S and a row's time at most
+    try:
+        yield free
+    finally:
+        _slots[key].put(free)
+
+
+class _Patience:
+    """Counts what a call loses to a verifier that hangs or dies. Shared by the threads of the call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_a_row = self._slow = 0
+
+    def saw(self, outcome: list[Outcome] | Verdict) -> None:
+        with self._lock:
+            lost = isinstance(outcome, Verdict)
+            self._in_a_row = self._in_a_row + 1 if lost else 0
+            self._slow += isinstance(outcome, Verdict) and outcome.reason == "timeout"
+
+    @property
+    def lost(self) -> str:
+        """Why it is over, "" while it is not."""
+        if self._in_a_row >= GIVE_UP_IN_A_ROW:
+            return f"{self._in_a_row} rows in a row were too slow or ended their process"
+        return f"{self._slow} rows were too slow" if self._slow >= GIVE_UP_IN_ALL else ""
+
+
 # --- one call -------------------------------------------------------------------------------------------------------------------------
 class _Batch:
     """The rows of one call: `ranges` are still to score, `suspects` to score alone, `verdicts` are known."""
@@ -95,19 +139,24 @@ class _Batch:
         while self.ranges and tries:  # each round settles at least one row of a range, or suspects all of them
             tries -= not self._round()
         self.suspects += [row for rows in self.ranges for row in rows]
-        for row in sorted(self.suspects):
-            self._settle(range(row, row + 1), self._alone(row))
+        self._judge_suspects()
         return [self.verdicts[row] for row in range(len(self.rows))]
 
     def _round(self) -> bool:
         """Send all ranges and keep what comes back; False if the pool broke under it."""
         pool, waiting = pool_of(self.key), self.ranges
-        patience = START_S + len(waiting) * (self.timeout_s + RESTART_S)
+        seconds, patience = START_S + len(waiting) * (self.timeout_s + RESTART_S), _Patience()
         self.ranges = []
         try:
             futures = [self._send(pool, rows) for rows in waiting]
             while waiting:
-                outcome = self._outcome(futures.pop(0), patience)
+                if patience.lost:  # what it is about is seen row by row
+                    for future in futures:
+                        future.cancel()  # type: ignore[no-untyped-call]
+                    self.suspects += [row for rows in waiting for row in rows]
+                    break
+                outcome = self._outcome(futures.pop(0), seconds)
+                patience.saw(outcome)
                 rows, *waiting = waiting
                 if isinstance(outcome, Verdict):
                     self.suspects += rows
@@ -122,10 +171,24 @@ class _Batch:
             raise
         return True
 
+    def _judge_suspects(self) -> None:
+        rows, patience = sorted(self.suspects), _Patience()
+        if not rows:
+            return
+        with ThreadPoolExecutor(min(self.key.workers, len(rows)), thread_name_prefix="suspects") as threads:
+            for row, outcome in zip(rows, threads.map(lambda row: self._suspect(row, patience), rows), strict=True):
+                self._settle(range(row, row + 1), outcome)
+
+    def _suspect(self, row: int, patience: _Patience) -> list[Outcome] | Verdict:
+        if why := patience.lost:
+            return Verdict(0.0, "gave_up", f"not asked: {why}")
+        outcome = self._alone(row)
+        patience.saw(outcome)
+        return outcome
+
     def _alone(self, row: int) -> list[Outcome] | Verdict:
         """One row in a process that is doing nothing else, so that its end is this row's doing."""
-        key = self.key._replace(workers=1, alone=True)
-        with _one_at_a_time:
+        with _slot(self.key) as key:
             for _ in range(TRIES):
                 pool = pool_of(key)
                 try:

@@ -35,7 +35,7 @@ from .verifiers import Verifier
 
 __all__ = ["START_S", "Key", "Outcome", "Reason", "Verdict", "Wrong", "discard", "name_of", "pool_of", "score"]
 
-Reason = Literal["", "timeout", "crash", "error"]
+Reason = Literal["", "timeout", "crash", "error", "gave_up"]
 START_S = 60.0  # a process may take this long to come up on a busy machine before a wait is called hopeless
 
 
@@ -74,7 +74,7 @@ class Key(NamedTuple):
     verifier: bytes
     workers: int
     memory_bytes: int
-    alone: bool = False  # for rows that are suspected of killing their process
+    alone: int = 0  # 0: the pool of all rows; k: the k-th process for rows that are suspected of killing theirs
 
 
 class _Keeper:

@@ -6,6 +6,7 @@ PATH           config.json, model.safetensors, tokenizer.json: one that a run sa
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TINY = "tiny"
+TINY_CONTEXT = 512  # tokens of a prompt and what follows
 TINY_ALPHABET = "\n 0123456789abcdefghijklmnopqrstuvwxyz,.?!:=+-()"
 
 
@@ -24,7 +26,15 @@ def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "po
     if model == TINY:
         from rlflow.engines.tiny import make_tiny_model
 
-        return make_tiny_model(tiny_folder(site.run_dir, kind), alphabet=TINY_ALPHABET, seed=site.seed, layers=1, kv_heads=4, kind=kind)
+        return make_tiny_model(
+            tiny_folder(site.run_dir, kind),
+            alphabet=TINY_ALPHABET,
+            seed=site.seed,
+            layers=1,
+            kv_heads=4,
+            max_position_embeddings=TINY_CONTEXT,
+            kind=kind,
+        )
     return checkpoint_folder(model)
 
 
@@ -44,3 +54,16 @@ def tokenizer_of(model: str) -> Tokenizer:
     from rlflow.engines.tiny import character_tokenizer, load_tokenizer
 
     return character_tokenizer(TINY_ALPHABET) if model == TINY else load_tokenizer(checkpoint_folder(model))
+
+
+def context_of(model: str) -> int | None:
+    """Tokens that `model` has positions for, prompt and answer together; None if its config.json does not say."""
+    if model == TINY:
+        return TINY_CONTEXT
+    file = checkpoint_folder(model) / "config.json"
+    try:
+        config = json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"{file} is no JSON: {error}") from error
+    found = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return int(found) if isinstance(found, int) else None

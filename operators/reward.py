@@ -6,18 +6,21 @@
     token_level_scores ──shape_rewards | length_penalty──▶ token_level_rewards                        (shaped)
 
 Filters read the raw scores, estimators the shaped rewards. A blank response scores 0 whatever the answer is. A row whose
-verifier hangs, crashes or raises scores 0, is counted (`failure_counts`) and named in the log.
+verifier hangs, crashes or raises scores 0, is named in the log and counted in the metrics: failed/timeout, failed/crash,
+failed/error, failed/gave_up. A verifier that fails on every row ends the run: it would train on nothing but noise.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 from rlflow import Tensor, operator
+from rlflow.errors import DataError, OperatorError
 from rlflow.extras import require
-from rlflow.errors import DataError
+from rlflow.measure import note
 
 from . import verifiers
 from .fields import Answer, ResponseMask, ResponseText, TokenRewards, TokenScores
@@ -38,6 +41,9 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+HOPELESS = 4  # rows in a row: one bad row alone, as in a reward of single trajectories, does not condemn a verifier
+_failed_in_a_row: Counter[str] = Counter()  # by verifier; over calls, as a call may hold a single row
 
 
 class RewardFn(Protocol):
@@ -96,12 +102,13 @@ def verify(
 ) -> Scores:
     """The body of every reward above, for an operator of your own around your own verifier.
 
-    response_mask: flag[B, R]. Raises DataError naming the row for a score that is no finite number.
+    response_mask: flag[B, R]. Raises DataError naming the row for a score that is no finite number; OperatorError if the
+    verifier failed (raised, hung, crashed) on all rows of the call, and on the last four that it was asked about.
     """
     if len(response_text) != response_mask.shape[0]:
         raise DataError(f"{len(response_text)} responses but a response_mask of {response_mask.shape[0]} rows; give the same rows of both")
     verdicts = score_texts(verifier, response_text, answer, timeout_s=timeout_s, workers=workers)
-    _report(verifier, verdicts)
+    _report(verifier, response_text, verdicts)
     scores = [verdict.score for verdict in verdicts]
     return Scores(
         token_level_scores=_last_token(response_mask).float() * _column(scores, response_mask)[:, None],
@@ -137,9 +144,23 @@ def _column(values: list[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
-def _report(verifier: Verifier, verdicts: Sequence[Verdict]) -> None:
+def _report(verifier: Verifier, texts: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+    """Failures to the metrics and the log. Raises OperatorError if nothing but failures came back."""
     failed = [(row, verdict) for row, verdict in enumerate(verdicts) if verdict.failed]
-    if failed:
-        row, first = failed[0]
-        _log.warning("%s failed on %d of %d rows, which score 0; row %d: %s, %s",
-                     name_of(verifier), len(failed), len(verdicts), row, first.reason, first.detail)  # fmt: skip
+    for reason, count in Counter(verdict.reason for _, verdict in failed).items():
+        note(f"failed/{reason}", float(count))
+    name, asked = name_of(verifier), sum(bool(text.strip()) for text in texts)
+    if len(failed) < asked:
+        _failed_in_a_row[name] = 0
+    if not failed:
+        return
+    row, first = failed[0]
+    where = f"row {row} ({texts[row][:40]!r}): {first.reason}, {first.detail}"
+    _log.warning("%s failed on %d of %d rows, which score 0; %s", name, len(failed), len(verdicts), where)
+    if len(failed) == asked:
+        _failed_in_a_row[name] += asked
+        if _failed_in_a_row[name] >= HOPELESS:
+            raise OperatorError(
+                f"{name} failed on all of the {asked} rows of this call, so that every reward is 0 for no fault of the policy; {where}. "
+                "A verifier returns 0 for an answer that it cannot read, and raises for what must not happen"
+            )

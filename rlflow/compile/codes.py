@@ -105,6 +105,13 @@ CODES: dict[str, Code] = {
             "would read the other's numbers."
         ),
     ),
+    "RLF015": Code(
+        "a number that counts nothing",
+        (
+            "A batch of 0 prompts, 0 data-parallel ranks, a negative lag: no rows can be planned with it. It is refused where it is "
+            "given, not by a division by zero an hour later."
+        ),
+    ),
     # --- dtype, shape, role, rows
     "RLF101": Code(
         "wrong dtype",

@@ -6,8 +6,8 @@ from ..errors import UsageError
 from .plan import Plan
 
 TABLES = {
-    "infer": ("specs", "rows", "temperature"),
     "own": (),
+    "infer": ("specs", "rows", "temperature"),
     "version": ("versions",),
     "live": ("last_read",),
     "order": (),

@@ -1,5 +1,6 @@
 """What the passes find out, in side tables keyed by ids of the graph.
 
+    own       failed
     infer     specs, rowsets, rows, temperature, failed
     version   versions, corrected
     live      needed, read, last_read

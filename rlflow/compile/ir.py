@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+READABLE = ("frozen", "current", "served")  # what a parameter of type `Weights` takes
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,11 @@ class WeightsUse(msgspec.Struct, frozen=True, kw_only=True):
     writer: int | None  # the node that made this value; None: a reading of a feedback
     served_by: tuple[int, ...]  # workers that a sync has brought it to
     at: Place
+
+    @property
+    def fits(self) -> bool:
+        """The parameter takes this reading."""
+        return self.wanted == self.reading or (self.wanted == "any" and self.reading in READABLE)
 
 
 class LossUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +201,13 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         while found.source is not None:
             found = self.fields[found.source]
         return found
+
+    def uses_of(self, feedback: Feedback, *readings: str) -> Iterator[tuple[Node, WeightsUse]]:
+        """Calls that take one of these readings. (One that was given it and takes another is refused for that alone.)"""
+        for node in self.nodes:
+            for weights in node.weights:
+                if weights.feedback == feedback.id and weights.reading in readings and weights.fits:
+                    yield node, weights
 
     def mirrors(self, node: Node) -> Iterator[tuple[Field, Use]]:
         """Results of a record or row operator, each with the use that it stands for."""

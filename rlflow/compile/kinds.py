@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..language.diagnostic import Diagnostic, Label
 from ..language.record import labels
+from ..language.source import argument_text, text
 from .ir import Graph, Node, Role, Spec, Use
 
 
@@ -41,14 +42,26 @@ class Kinds:
         elif len(want.shape) != len(got.shape):
             message = f"{what} has {_axes(len(want.shape))}, got {len(got.shape)}"
             found = refuse("RLF102", message, use, f"`{name}` is {got}", f"declared {want}")
-        elif want.role and got.role and not want.role.accepts(got.role):
-            self.roles.append((use, want.role, got.role))
-            found = self._role(use, want.role, got.role)
+        elif want.role and not want.role.accepts(got.role):
+            found = self._role(use, want.role, got.role) if got.role else self._no_role(use, want.role)
         if found is not None:
             self.found[use.param] = found
         return found is None
 
+    def _no_role(self, use: Use, want: Role) -> Diagnostic:
+        maker = self.graph.nodes[self.graph.origin(use.field).node]
+        return refuse(
+            "RLF121",
+            f"`{use.param}` of `{self.node.title}` is {want}, got a field without a role",
+            use,
+            f"nothing says what `{self.graph.fields[use.field].name}` means",
+            f"declared {want}",
+            related=(Label(maker.at, "made here"),),
+            help=f"annotate what `{maker.title}` returns with an alias that has a role, here `{want}`",
+        )
+
     def _role(self, use: Use, want: Role, got: Role) -> Diagnostic:
+        self.roles.append((use, want, got))
         writer = self.graph.nodes[self.graph.origin(use.field).node]
         by = f", by `{writer.weights[0].name}` as {writer.weights[0].reading}" if writer.weights else ""
         return refuse(
@@ -79,8 +92,17 @@ class Kinds:
             where=a.at,
             label=f"`{name_a}` is {got_a}, `{a.param}` wants {want_a}",
             related=(Label(b.at, f"`{name_b}` is {got_b}, `{b.param}` wants {want_b}"),),
-            help=f"`{a.param}={name_b}, {b.param}={name_a}`",
+            help=f"`{_name(a)}={self._given(b)}, {_name(b)}={self._given(a)}`",
         )
+
+    def _given(self, use: Use) -> str:
+        """As the user wrote it: in the pipeline's own call, where that is a helper's and names the argument."""
+        via = self.node.via
+        return (argument_text(via, _name(use)) if via else None) or text(use.at)
+
+
+def _name(use: Use) -> str:
+    return use.param.rpartition(".")[2]
 
 
 def _axes(n: int) -> str:

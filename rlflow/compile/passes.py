@@ -1,7 +1,7 @@
 """The passes, in the order they run. A pass is one more file and one more name here.
 
-infer     dtype, shape, role and rows of every field
-own       one writer a feedback; who holds which version; moves
+own       one writer a feedback; who holds which version; moves; how the loop is closed
+infer     dtype, shape, role and rows of every field; temperatures
 version   which version of which feedback every field depends on
 live      which calls and fields the next step depends on
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide
@@ -24,4 +24,4 @@ from .version import version
 
 Pass = Callable[[Graph, Facts], list[Diagnostic]]
 
-PASSES: tuple[Pass, ...] = (infer, own, version, live, order, place)
+PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place)

@@ -53,7 +53,7 @@ def as_array(value: Tensor | Array) -> tuple[str, Array]:
     dtype = NAMES.get(str(value.dtype))
     if dtype is None:
         raise DataError(f"no column holds {value.dtype}: cast to one of {', '.join(NUMPY)} where it is made")
-    detached = value.detach().cpu()
+    detached = value if value.device.type == "cpu" and not value.requires_grad else value.detach().cpu()
     plain: Any = detached.contiguous().view(torch.int16).numpy().view(np.uint16) if dtype == "bf16" else detached.numpy()
     return dtype, plain
 

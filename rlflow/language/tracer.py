@@ -12,8 +12,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from . import source, trace
 from .config import NotConfig, to_config
+from .counts import counts_of, is_count
 from .diagnostic import CheckFailed, Diagnostic, Label
-from .feedback import READINGS
+from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, reads_of, rows_of
 from .operator import Declaration
 from .record import Absent, Record, labels, names_of, specs_of, values_of
@@ -145,6 +146,8 @@ class CallTracer:
                 )
             case Record():
                 self._record(name, value, hint, at)
+            case Feedback():
+                self._whole_feedback(name, value, hint, at)
             case WeightsValue():
                 self._weights(name, trace.weights_of(value), hint, at)
             case Absent() | None if spec is not None and optional(hint) is not None:
@@ -176,6 +179,12 @@ class CallTracer:
             self.refuse(
                 "RLF010", f"`{name}` of `{self.node.title}` is configuration: {error}", where=at, label="cannot be kept in the plan"
             )
+            return
+        least = counts_of(self.declaration).get(name)
+        if least is not None and not is_count(value, least):
+            self.node.failed = True
+            position = self.declaration.positions.get(name)
+            self.trace.refuse_count(self.node.call, self.node.title, name, position, value, least)
 
     def _weights(self, name: str, weights: TracedWeights, hint: Any, at: Place) -> None:
         wanted = READINGS.get(get_origin(hint) or hint)
@@ -184,6 +193,27 @@ class CallTracer:
             self.refuse("RLF005", f"`{name}` of `{self.node.title}` takes no weights, got `{weights.name}`", where=at, related=labels(here))
             return
         self.node.weights.append(WeightsArgument(name, weights, wanted, at))
+
+    def _whole_feedback(self, name: str, feedback: Feedback[Any], hint: Any, at: Place) -> None:
+        """`actor.train(policy, ...)`: which version is meant? The trace goes on with the one that the parameter takes."""
+        reading = READINGS.get(get_origin(hint) or hint)
+        if reading == "any":
+            reading = "current" if self.trace.feedback(feedback).init.owner is self.node.worker else "served"
+        given = f"`{name}` of `{self.node.title}`"
+        if reading is None:
+            here = source.parameter_ref(self.declaration.fn, name)
+            self.refuse("RLF005", f"{given} takes no weights, got the feedback `{feedback.name}`", where=at, related=labels(here))
+            return
+        one = {"next": "what its train call returns", "frozen": "what a worker loads: `actor.load()`"}
+        self.refuse(
+            "RLF204",
+            f"{given} takes weights as {reading}, got the feedback `{feedback.name}` itself",
+            where=at,
+            label="which version of it?",
+            help=f"pass {one.get(reading, f'`{source.text(at)}.{reading}`')}",
+        )
+        if reading not in one:
+            self._weights(name, trace.weights_of(getattr(feedback, reading)), hint, at)
 
     def _record(self, name: str, record: Record, hint: Any, at: Place) -> None:
         generic = isinstance(hint, TypeVar)

@@ -12,7 +12,9 @@ from rlflow import (
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
-advantage, answer, group, log_prob, mask, returns, reward, tokens, value = roles("advantage answer group log_prob mask returns reward tokens value")
+advantage, answer, group, log_prob, mask, response, returns, reward, tokens, value = roles(
+    "advantage answer group log_prob mask response returns reward tokens value"
+)
 
 
 class Policy: ...
@@ -40,7 +42,7 @@ Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
 Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
 Uid: TypeAlias = Annotated[Tensor, i64[B], group]
-ResponseText: TypeAlias = Annotated[list[str], text[B]]
+ResponseText: TypeAlias = Annotated[list[str], text[B], response]
 Answer: TypeAlias = Annotated[list[str], text[B], answer]
 
 

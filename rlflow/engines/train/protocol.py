@@ -45,6 +45,8 @@ class RowsLike(Protocol):
 class LossLike(Protocol):
     """`__call__` returns masked terms, [b, R] a token or [b] a row, and never divides by a count over rows.
 
+    [b, R] terms are 0 outside `response_mask`: `terms.where(rows.response_mask, 0)`; the engine refuses others. [b] terms must have
+    been reduced under the mask, `terms.where(rows.response_mask, 0).sum(-1)`: the engine cannot see what a sum is made of.
     It may have `metrics(forward, rows) -> dict[str, Tensor]`: masked terms [b, R], reported as a mean over tokens.
     """
 

@@ -35,8 +35,8 @@ def loss_names(losses: Iterable[LossLike]) -> dict[str, LossLike]:
 def micro_loss(forward: Any, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> tuple[Tensor, Sums]:
     """The share of this micro-batch in the mini-batch's loss (a scalar with gradient), and its sums.
 
-    Raises EngineError if terms have another shape than [b] or [b, R], are not finite (naming the rows), or if real tokens
-    yield a loss without gradient.
+    Raises EngineError if terms have another shape than [b] or [b, R], are not 0 outside `response_mask` or not finite (naming
+    the rows), or if real tokens yield a loss without gradient.
     """
     total: Tensor | None = None
     sums: Sums = {}
@@ -59,12 +59,14 @@ def _no_metrics(forward: Any, rows: Any) -> dict[str, Tensor]:
 
 
 def _sum_terms(name: str, terms: Tensor, rows: RowsLike, *, needs_gradient: bool) -> Tensor:
-    real = ~rows.is_pad.bool()
-    if terms.ndim not in (1, 2) or terms.shape[0] != real.shape[0]:
+    real, mask = ~rows.is_pad.bool(), rows.response_mask.bool()
+    if terms.shape not in (mask.shape, mask.shape[:1]):
         raise EngineError(
-            f"{name} returned shape {list(terms.shape)} for {real.shape[0]} rows; "
+            f"{name} returned shape {list(terms.shape)} for {real.shape[0]} rows and a response_mask of {list(mask.shape)}; "
             "a loss returns terms, [b, R] a token or [b] a row, and never reduces over rows"
         )
+    if terms.ndim == 2:
+        _refuse_unmasked(name, terms.detach(), mask, rows)
     if needs_gradient and not terms.requires_grad:
         raise EngineError(f"{name} has no gradient: its terms do not depend on the forward (a detach, a no_grad, or a constant)")
     terms = terms.where(real if terms.ndim == 1 else real.unsqueeze(-1), terms.new_zeros(()))
@@ -73,6 +75,18 @@ def _sum_terms(name: str, terms: Tensor, rows: RowsLike, *, needs_gradient: bool
         bad = ~(terms.isfinite() if terms.ndim == 1 else terms.isfinite().all(-1))
         raise EngineError(f"{name} is not finite in {row_names(rows, bad)}")
     return summed
+
+
+def _refuse_unmasked(name: str, terms: Tensor, mask: Tensor, rows: RowsLike) -> None:
+    """A term outside the mask would train on a prompt, on an environment's reply or on padding. NaN is not 0 either."""
+    stray = (terms != 0) & ~mask
+    if bool(stray.any()):
+        row, position = (int(i) for i in stray.nonzero()[0])
+        raise EngineError(
+            f"{name} is {float(terms[row, position]):.4g} at position {position} of {_row_name(rows, row)}, outside response_mask "
+            f"(so in {int(stray.any(-1).sum())} of {terms.shape[0]} rows): it would train on tokens that the policy did not sample; "
+            "return `terms.where(rows.response_mask, 0)`"
+        )
 
 
 def _masked_sum(value: Tensor, mask: Tensor) -> float:

@@ -159,7 +159,7 @@ def test_a_pipeline_inside_another_is_refused() -> None:
 
 
 def test_every_pass_is_timed() -> None:
-    assert list(penalised().timings_ms) == ["trace", "freeze", "infer", "own", "version", "live", "order", "place"]
+    assert list(penalised().timings_ms) == ["trace", "freeze", "own", "infer", "version", "live", "order", "place"]
 
 
 def test_dump_prints_the_tables_of_a_pass() -> None:

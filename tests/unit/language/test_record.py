@@ -43,7 +43,7 @@ def test_an_integer_binds_a_letter() -> None:
         (reward("raw"), reward, True),
         (reward("raw"), reward("shaped"), False),
         (reward, mask, False),
-        (reward, None, True),
+        (reward, None, False),
     ],
 )
 def test_roles_accept(wanted: Role, given: Role | None, fits: bool) -> None:

@@ -28,6 +28,20 @@ def by_word(response_text: str, answer: str) -> float:
     return float(response_text)
 
 
+def always_hangs(response_text: str, answer: str) -> float:
+    time.sleep(3600)
+    return 1.0
+
+
+def always_raises(response_text: str, answer: str) -> float:
+    raise KeyError(answer)
+
+
+def raises_in_turn(response_text: str, answer: str) -> float:
+    """A verifier of its own for a test that counts over calls."""
+    return by_word(response_text, answer)
+
+
 def deaf(response_text: str, answer: str) -> float:
     """Catches whatever a polite timeout would raise."""
     while True:

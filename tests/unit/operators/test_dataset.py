@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +26,12 @@ ALPHABET = "0123456789+="  # ids 0 .. 11
 Write = Callable[..., str]
 
 
-def save_tokenizer(folder: Path, model: Any) -> str:
+def save_tokenizer(folder: Path, model: Any, **config: int) -> str:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text("{}")  # what makes a folder a checkpoint
+    (folder / "config.json").write_text(json.dumps(config))  # what makes a folder a checkpoint
     return str(folder)
 
 
@@ -116,6 +117,23 @@ def test_a_file_that_is_nowhere_lists_where_it_was_looked_for(tmp_path: Path, mo
 def test_p12_a_bad_file_is_refused_by_name(write: Write, tokenizer: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         dataset(write(**changes), tokenizer=tokenizer)
+
+
+def test_a_prompt_that_fills_the_context_is_refused_by_row(write: Write, tmp_path: Path) -> None:
+    vocab = models.WordLevel(vocab={c: i for i, c in enumerate(ALPHABET)})
+    five = save_tokenizer(tmp_path / "five", vocab, max_position_embeddings=5)
+    assert ragged(dataset(write(prompt=["1+2="] * 3), tokenizer=five))[0] == [1, 10, 2, 11]  # 4 tokens leave room for one
+    file = write(prompt=["1+2=", "10+2=", "10+3="])
+    with pytest.raises(DataError, match=r"data\.parquet, row 2: the prompt '10\+3='\.\.\. has 5 tokens, the model's context holds 5"):
+        dataset(file, tokenizer=five)
+    with pytest.raises(DataError, match="row 1: the prompt"):
+        dataset(file, split="test", tokenizer=five)
+
+
+def test_the_context_of_the_tiny_model(write: Write) -> None:
+    assert len(dataset(write(prompt=["1" * 511, "1", "1"]), tokenizer="tiny").prompt_ids[0]) == 511
+    with pytest.raises(DataError, match="row 0: .* has 512 tokens, the model's context holds 512"):
+        dataset(write(prompt=["1" * 512, "1", "1"]), tokenizer="tiny")
 
 
 def test_rows_of_another_split_may_be_incomplete(write: Write, tokenizer: str) -> None:

@@ -7,8 +7,9 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ from operators.records import Prompts, Trajectories
 from operators.reward import exact_match
 from operators.sync import sync
 from rlflow import Next, Served, Site
-from rlflow.errors import EngineError
+from rlflow.engines.rollout import EngineRefused
+from rlflow.errors import DataError, EngineError
+from rlflow.measure import collected
 
 PROMPT = "largest of 3, 0, 6? "
 
@@ -105,10 +108,77 @@ def test_the_greedy_evaluation_tells_what_has_to_be_beaten(engine: Embedded) -> 
     assert numbers == engine.evaluate(served(), prompts, reward=exact_match, every=1)
 
 
-def test_an_aborted_generation_names_the_trajectory(engine: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = trajectories(engine, [5], [2], PROMPT * 400)
-    with pytest.raises(EngineError):
-        engine.rollout(served(), long)  # longer than the model's context
+def test_with_an_environment_one_constant_answer_is_no_yardstick(engine: Embedded) -> None:
+    ids = torch.tensor([engine.tokenizer.encode("guess 0-9: ", add_special_tokens=False).ids] * 2)
+    prompts = Prompts(prompt_ids=ids, uid=torch.arange(2), answer=["6", "7"], template=["t", "t"])
+    numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=HigherLower(turns=2))
+    assert numbers.keys() == {"reward", "prompts"}
+
+
+def test_a_prompt_that_the_engine_refuses_names_the_trajectory_and_the_prompt(engine: Embedded) -> None:
+    long = trajectories(engine, [5], [2], PROMPT * 400)  # longer than the model's context
+    with pytest.raises(
+        EngineRefused, match=r"trajectory 5\.2, of the prompt 'largest of 3, 0, 6\? largest.*refused /generate: 400"
+    ) as refused:
+        engine.rollout(served(), long)
+    assert refused.value.status == 400
+
+
+def test_held_out_prompts_that_the_engine_refuses_name_the_longest(engine: Embedded) -> None:
+    ids = [torch.tensor(engine.tokenizer.encode(text, add_special_tokens=False).ids) for text in (PROMPT, PROMPT * 400)]
+    prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3, 4]), answer=["6", "6"], template=["t", "t"])  # type: ignore[arg-type]
+    with pytest.raises(EngineRefused, match=r"2 held-out prompts, the longest is prompt 4 of 8000 tokens, 'largest of 3.*: 400"):
+        engine.evaluate(served(), prompts, reward=exact_match, every=1)
+
+
+def test_an_answer_ends_where_the_context_does(engine: Embedded) -> None:
+    sample = engine.rollout(served(), trajectories(engine, [5], [0], "1" * 511))  # max_new_tokens is 3
+    assert (int(sample.attention_mask.sum()), int(sample.response_mask.sum())) == (512, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless:
+    """Says the same thing for ever."""
+
+    text: str
+
+    def start(self, prompt: str, answer: str, *, seed: int) -> Endless:
+        return self
+
+    def reply(self, text: str) -> str | None:
+        return self.text
+
+    def score(self) -> float:
+        return 0.0
+
+
+def test_an_episode_without_end_is_cut_after_max_turns_and_told(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    collected()
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=Endless(text="more\n"), max_turns=3)
+    own = sample.response_mask[0].tolist()
+    assert sum(value and not own[i - 1] for i, value in enumerate(own)) == 3  # three turns of the model, the last one at the end
+    assert own[-1]
+    assert collected() == {"episodes/cut": 1.0}
+    assert "trajectory 5.0: the episode was still going after 3 turns and ends there (max_turns)" in caplog.text
+
+
+def test_an_episode_ends_before_a_reply_that_the_context_has_no_room_for(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=Endless(text="more\n" * 70), max_turns=9)
+    assert int(sample.attention_mask.sum()) <= 512
+    assert sample.response_mask[0].tolist()[-1]
+    assert "after 350 more tokens the model's context of 512 is full" in caplog.text
+
+
+def test_a_reply_that_is_no_text_ends_the_trajectory_by_name(engine: Embedded) -> None:
+    with pytest.raises(DataError, match=r"trajectory 5\.1: Endless\.reply to turn 1, '.*' is 5; return text"):
+        engine.rollout_turns(served(), trajectories(engine, [5], [1], "go: "), environment=Endless(text=cast(str, 5)))
+
+
+def test_the_evaluation_bounds_its_turns_too(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    ids = torch.tensor([engine.tokenizer.encode("go: ", add_special_tokens=False).ids])
+    prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3]), answer=["6"], template=["t"])
+    engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=Endless(text="more\n"), max_turns=2)
+    assert "held-out prompt 3: the episode was still going after 2 turns" in caplog.text
 
 
 # --- weights --------------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from operators.models import TINY, TINY_ALPHABET, checkpoint_folder, model_folder, tiny_folder, tokenizer_of
+from operators.models import TINY, TINY_ALPHABET, TINY_CONTEXT, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
 from rlflow.errors import UsageError
 from rlflow.language.worker import Site
 
@@ -46,3 +46,19 @@ def test_the_tokenizer_of_the_tiny_model_knows_every_character_of_its_alphabet(t
     assert tokenizer.decode(ids) == TINY_ALPHABET
     saved = tokenizer_of(str(model_folder(TINY, site(tmp_path))))  # what a run that goes on from a checkpoint uses
     assert saved.encode(TINY_ALPHABET, add_special_tokens=False).ids == ids
+
+
+def test_the_context_is_that_of_the_model_that_is_made(tmp_path: Path) -> None:
+    assert context_of(TINY) == TINY_CONTEXT == 512
+    assert context_of(str(model_folder(TINY, site(tmp_path)))) == 512
+
+
+def test_a_config_that_does_not_say_has_no_known_context(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert context_of(str(tmp_path)) is None
+
+
+def test_a_torn_config_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position')
+    with pytest.raises(UsageError, match=f"{tmp_path}/config.json is no JSON"):
+        context_of(str(tmp_path))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import judging_cases  # beside this file
@@ -16,8 +17,9 @@ import torch
 
 from operators import verifiers
 from operators.judging import failure_counts, score_texts
-from operators.reward import exact_match, length_penalty, math_reward, reasoning_gym_reward, shape_rewards
+from operators.reward import exact_match, length_penalty, math_reward, reasoning_gym_reward, shape_rewards, verify
 from rlflow.errors import DataError, OperatorError
+from rlflow.measure import collected
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -116,6 +118,37 @@ def test_p11_a_crashing_verifier_costs_its_row_only() -> None:
 def test_bad_rows_of_all_kinds_keep_the_order() -> None:
     words = ["1", "exit", "2", "raise", "hang", "3", "leave", "4"]
     assert by_word(words) == [(1, ""), (0, "crash"), (2, ""), (0, "error"), (0, "timeout"), (3, ""), (0, "error"), (4, "")]
+
+
+def test_a_verifier_that_hangs_on_every_row_is_given_up() -> None:
+    start = time.monotonic()
+    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 256, ["7"] * 256, timeout_s=0.5, workers=2)
+    reasons = Counter(verdict.reason for verdict in verdicts)
+    assert (
+        time.monotonic() - start < 30
+    )  # (2 chunks + 8 rows) / 2 * 0.5 s and the starts of processes: about 5; row by row it was 128 and more
+    assert reasons.keys() == {"timeout", "gave_up"}
+    assert 8 <= reasons["timeout"] <= 9  # a row that the other process was at is still told as it was
+    assert all(verdict.failed and verdict.score == 0.0 for verdict in verdicts)
+    assert "8 rows in a row were too slow" in verdicts[-1].detail
+
+
+def test_messages_are_given_up_too() -> None:
+    """4096 rows are 64 messages of 64: each waited for, the first pass alone would take 16 s."""
+    start = time.monotonic()
+    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 4096, ["7"] * 4096, timeout_s=0.5, workers=2)
+    assert Counter(verdict.reason for verdict in verdicts)["gave_up"] >= 4087
+    assert time.monotonic() - start < 30  # about 8
+
+
+def test_innocent_rows_between_hanging_ones_are_still_judged() -> None:
+    words = ["hang", "1", "hang", "2"] * 5  # 10 hang, never 8 in a row
+    assert by_word(words, timeout_s=0.3) == [(0.0, "timeout"), (1.0, ""), (0.0, "timeout"), (2.0, "")] * 5
+
+
+def test_a_call_that_gave_up_does_not_condemn_the_next() -> None:
+    assert {reason for _, reason in by_word(["hang"] * 12, timeout_s=0.2)} == {"timeout", "gave_up"}
+    assert by_word(["1", "hang", "2"], timeout_s=0.5) == [(1.0, ""), (0.0, "timeout"), (2.0, "")]
 
 
 def test_slow_rows_that_are_in_time_one_by_one_all_score() -> None:
@@ -254,7 +287,48 @@ def test_math_reward_runs_under_our_limit() -> None:
 def test_a_failed_row_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     math_reward(["1", "1"], ["1", ""], torch.tensor([[True], [True]]))
     (record,) = caplog.records
-    assert "operators.verifiers.math_verify failed on 1 of 2 rows, which score 0; row 1: error, ValueError" in record.getMessage()
+    assert "operators.verifiers.math_verify failed on 1 of 2 rows, which score 0; row 1 ('1'): error, ValueError" in record.getMessage()
+
+
+def rewarded(words: list[str], verifier: verifiers.Verifier = judging_cases.by_word, timeout_s: float = 1.0) -> list[float]:
+    scores = verify(verifier, words, ["7"] * len(words), torch.ones(len(words), 1, dtype=torch.bool), timeout_s=timeout_s)
+    return scores.token_level_scores.flatten().tolist()
+
+
+def test_failures_are_metrics_by_reason() -> None:
+    collected()
+    assert rewarded(["1", "raise", "exit", "raise", "hang"]) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert collected() == {"failed/error": 2.0, "failed/crash": 1.0, "failed/timeout": 1.0}
+
+
+def test_rows_that_were_not_asked_about_are_a_metric() -> None:
+    collected()
+    with pytest.raises(OperatorError, match="always_hangs failed on all of the 12 rows"):
+        rewarded(["x"] * 12, judging_cases.always_hangs, timeout_s=0.2)
+    noted = collected()
+    assert noted.keys() == {"failed/timeout", "failed/gave_up"}
+    assert sum(noted.values()) == 12.0
+
+
+def test_a_wrong_answer_is_no_failure() -> None:
+    collected()
+    assert exact_match(["8"] * 8, ["7"] * 8, torch.ones(8, 1, dtype=torch.bool)).is_correct.tolist() == [0.0] * 8
+    assert collected() == {}
+
+
+def test_a_verifier_that_fails_on_every_row_ends_the_run_with_its_first_reason() -> None:
+    expected = r"judging_cases\.always_raises failed on all of the 4 rows .*; row 1 \('a'\): error, KeyError: '7'\. A verifier returns 0"
+    with pytest.raises(OperatorError, match=expected):
+        rewarded(["", "a", "b", "c", "d"], judging_cases.always_raises)  # a blank text is not asked about
+
+
+def test_single_rows_condemn_a_verifier_only_together() -> None:
+    def one(word: str) -> list[float]:
+        return rewarded([word], judging_cases.raises_in_turn)
+
+    assert [one(word) for word in ("raise", "raise", "raise", "1", "raise", "raise", "raise")] == [[0], [0], [0], [1], [0], [0], [0]]
+    with pytest.raises(OperatorError, match="raises_in_turn failed on all of the 1 rows"):
+        one("raise")
 
 
 def test_g21_a_score_of_zero_stays_zero() -> None:

@@ -1,6 +1,5 @@
 """Row operators on real tensors, against plain Python and against the plan that a run makes."""
 
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -62,9 +62,7 @@ def test_no_digits_of_test_occur_in_train_in_any_order(name: str) -> None:
     assert (len(operands["train"]), len(operands["test"])) == (176, 44)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "constant", "blind"), [("digits.parquet", 222, 60, 60), ("digits_mixed.parquet", 666, 81, 162)]
-)
+@pytest.mark.parametrize(("name", "rows", "constant", "blind"), [("digits.parquet", 222, 60, 60), ("digits_mixed.parquet", 666, 81, 162)])
 def test_guessing_the_digits_is_worth_less_than_0_3(name: str, rows: int, constant: int, blind: int) -> None:
     import pyarrow.parquet as pq
 

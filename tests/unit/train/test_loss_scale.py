@@ -147,3 +147,62 @@ def test_L18_a_loss_without_gradient_is_refused(policy_path: Path) -> None:
 def test_no_active_loss_is_refused(policy_path: Path) -> None:
     with pytest.raises(EngineError, match="no loss is active"):
         loss_of(policy_path, (rows_of([1.0]),), loss=Given(active=False))
+
+
+# --- what forgets the mask --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Unmasked(Given):
+    """Terms on every token."""
+
+    def __call__(self, forward: Any, rows: Any) -> Tensor:
+        terms: Tensor = rows.advantages + 0.0 * forward.log_probs
+        return terms
+
+
+def test_terms_outside_the_mask_name_the_loss_the_row_and_the_fix(policy_path: Path) -> None:
+    rows = rows_of([1.0, 1.0], [1.0, 1.0, 1.0])
+    wrong = replace(rows, advantages=torch.ones_like(rows.advantages) * 4, uid=torch.tensor([7, 8]))
+    expected = (
+        r"Unmasked is 4 at position 2 of row 0 \(uid 7, traj_uid 0\), outside response_mask \(so in 1 of 2 rows\).*return `terms\.where"
+    )
+    with pytest.raises(EngineError, match=expected):
+        loss_of(policy_path, (wrong,), loss=Unmasked())
+
+
+def test_terms_on_padding_rows_are_outside_the_mask(policy_path: Path) -> None:
+    rows = rows_of([1.0, 1.0], pads=1)
+    with pytest.raises(EngineError, match=r"Unmasked is 4 at position 0 of row 1 "):
+        loss_of(policy_path, (replace(rows, advantages=torch.tensor([[1.0, 1.0], [4.0, 0.0]])),), loss=Unmasked())
+
+
+def test_nan_outside_the_mask_is_not_zero(policy_path: Path) -> None:
+    rows = rows_of([1.0], [1.0, 1.0])
+    with pytest.raises(EngineError, match=r"Unmasked is nan at position 1 of row 0"):
+        loss_of(policy_path, (replace(rows, advantages=torch.tensor([[1.0, float("nan")], [1.0, 1.0]])),), loss=Unmasked())
+
+
+def test_terms_that_happen_to_be_zero_outside_the_mask_are_fine(policy_path: Path) -> None:
+    rows = rows_of([3.0], [1.0, 2.0])
+    assert loss_of(policy_path, (replace(rows, advantages=torch.tensor([[3.0, -0.0], [1.0, 2.0]])),), loss=Unmasked()) == pytest.approx(2.0)
+
+
+def test_a_term_a_row_is_dropped_on_padding_rows(policy_path: Path) -> None:
+    @dataclass(frozen=True)
+    class ARow(Given):
+        denominator: Any = "rows"
+
+        def __call__(self, forward: Any, rows: Any) -> Tensor:
+            return super().__call__(forward, rows).sum(-1) + 10.0  # as of -log sigmoid(0): not 0 on a row without tokens
+
+    assert loss_of(policy_path, (rows_of([2.0, 2.0], [4.0], pads=2),), loss=ARow()) == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_terms_of_another_width_are_refused(policy_path: Path, width: int) -> None:
+    @dataclass(frozen=True)
+    class Other(Given):
+        def __call__(self, forward: Any, rows: Any) -> Tensor:
+            return super().__call__(forward, rows)[:, :1].expand(-1, width)
+
+    with pytest.raises(EngineError, match=rf"Other returned shape \[1, {width}\] for 1 rows and a response_mask of \[1, 2\]"):
+        loss_of(policy_path, (rows_of([1.0, 1.0]),), loss=Other())

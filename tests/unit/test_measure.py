@@ -1,0 +1,40 @@
+"""Numbers that an operator leaves beside its result."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from rlflow.measure import collected, note
+
+
+def in_a_thread_of_its_own(*steps: object) -> object:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: [step() for step in steps if callable(step)][-1]).result(timeout=10)
+
+
+def test_nothing_is_kept_before_somebody_asks() -> None:
+    assert in_a_thread_of_its_own(lambda: note("failed", 1.0), collected) == {}
+
+
+def test_notes_of_one_name_add_up() -> None:
+    notes = [lambda: note("failed", 2.0), lambda: note("cut", 1.0), lambda: note("failed", 3.0)]
+    assert in_a_thread_of_its_own(collected, *notes, collected) == {"failed": 5.0, "cut": 1.0}
+
+
+def test_collecting_clears() -> None:
+    assert in_a_thread_of_its_own(collected, lambda: note("failed", 1.0), collected, collected) == {}
+
+
+def test_threads_do_not_hear_each_other() -> None:
+    together = Barrier(2)
+
+    def one(value: float) -> dict[str, float]:
+        collected()
+        together.wait(timeout=10)
+        note("failed", value)
+        together.wait(timeout=10)
+        return collected()
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(one, (1.0, 2.0), timeout=20)) == [{"failed": 1.0}, {"failed": 2.0}]
