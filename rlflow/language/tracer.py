@@ -37,8 +37,9 @@ def trace_call(current: Trace, declaration: Declaration, frame: FrameType, args:
         node = TracedNode(len(current.nodes), name, title, call, via, declaration, worker)
         tracer = CallTracer(current, node, declaration)
         tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}({_parameters(declaration)})`")
-        tracer.mention([*enumerate(args), *kwargs.items()])
-        return tracer.run(dict(declaration.signature.bind_partial().arguments))
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        tracer.mention(given)
+        return tracer.run(tracer.mirrored(value for _, value in given))
     swap = current.swaps.get(name)
     if swap is None:
         return CallTracer(current, TracedNode(len(current.nodes), name, title, call, via, declaration, worker), declaration).run(bound)
@@ -107,8 +108,16 @@ class CallTracer:
         """Fields that a refused call was given: they are not dead, only the call is wrong."""
         here = source.parameter_ref(self.declaration.fn, "")
         for name, value in arguments:
-            if isinstance(value, Value):
-                self.node.uses.append(TracedUse(str(name), trace.field_of(value), None, self.node.call.place, here, read=False))
+            for param, one in _fields(str(name), value):
+                self.node.uses.append(TracedUse(param, trace.field_of(one), None, self.node.call.place, here, read=False))
+
+    def mirrored(self, given: Iterable[Any]) -> dict[str, Any]:
+        """Of a row operator that does not bind: the record that it was given, so that what is done with its result can be traced."""
+        hint = self.declaration.hints.get("return")
+        variable = get_args(hint)[0] if get_origin(hint) is Micro else hint
+        param = next((n for n, h in self.declaration.hints.items() if h is variable and n != "return"), None)
+        record = next((value for value in given if isinstance(value, Record)), None)
+        return {} if param is None or record is None or not isinstance(variable, TypeVar) else {param: record}
 
     # --- arguments -------------------------------------------------------------------------------
     def _defaults(self, bound: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +314,7 @@ class CallTracer:
         given = bound.get(param or "")
         if param is None or not isinstance(given, Record):
             self.refuse("RLF005", f"`{param}` of `{self.node.title}` is a record, got {given!r}")
-            return given
+            raise CheckFailed([])  # told already; nothing after it can be traced
         self.node.result = {"kind": kind, "record": type(given), "param": param}
         record = object.__new__(type(given))
         for name, value in values_of(given).items():
@@ -335,6 +344,13 @@ class CallTracer:
         if self.declaration.serves and isinstance(bound.get(self.declaration.serves), Worker):
             served += (bound[self.declaration.serves],)
         return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served))
+
+
+def _fields(name: str, value: Any) -> list[tuple[str, Value]]:
+    """The fields in an argument: itself, or those of its record."""
+    record = value.rows if isinstance(value, Micro | Objective) else value
+    given = {name: value} if not isinstance(record, Record) else {f"{name}.{n}": v for n, v in values_of(record).items()}
+    return [(param, one) for param, one in given.items() if isinstance(one, Value)]
 
 
 def _parameters(declaration: Declaration) -> str:

@@ -132,7 +132,7 @@ def test_a_prompt_that_fills_the_context_is_refused_by_row(write: Write, tmp_pat
 
 def test_the_context_of_the_tiny_model(write: Write) -> None:
     assert len(dataset(write(prompt=["1" * 511, "1", "1"]), tokenizer="tiny").prompt_ids[0]) == 511
-    with pytest.raises(DataError, match="row 0: .* has 512 tokens, the model's context holds 512"):
+    with pytest.raises(DataError, match=r"row 0: .* has 512 tokens, the model's context holds 512"):
         dataset(write(prompt=["1" * 512, "1", "1"]), tokenizer="tiny")
 
 

@@ -122,11 +122,9 @@ def test_bad_rows_of_all_kinds_keep_the_order() -> None:
 
 def test_a_verifier_that_hangs_on_every_row_is_given_up() -> None:
     start = time.monotonic()
-    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 256, ["7"] * 256, timeout_s=0.5, workers=2)
+    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 256, ["7"] * 256, timeout_s=0.25, workers=2)
     reasons = Counter(verdict.reason for verdict in verdicts)
-    assert (
-        time.monotonic() - start < 30
-    )  # (2 chunks + 8 rows) / 2 * 0.5 s and the starts of processes: about 5; row by row it was 128 and more
+    assert time.monotonic() - start < 30  # about 5 with the starts of processes; row by row it is over 64
     assert reasons.keys() == {"timeout", "gave_up"}
     assert 8 <= reasons["timeout"] <= 9  # a row that the other process was at is still told as it was
     assert all(verdict.failed and verdict.score == 0.0 for verdict in verdicts)
@@ -134,16 +132,16 @@ def test_a_verifier_that_hangs_on_every_row_is_given_up() -> None:
 
 
 def test_messages_are_given_up_too() -> None:
-    """4096 rows are 64 messages of 64: each waited for, the first pass alone would take 16 s."""
+    """4096 rows are 64 messages of 64: each waited for, the first pass alone would be 64 / 2 limits and starts."""
     start = time.monotonic()
-    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 4096, ["7"] * 4096, timeout_s=0.5, workers=2)
+    verdicts = score_texts(judging_cases.always_hangs, ["x"] * 4096, ["7"] * 4096, timeout_s=0.25, workers=2)
     assert Counter(verdict.reason for verdict in verdicts)["gave_up"] >= 4087
-    assert time.monotonic() - start < 30  # about 8
+    assert time.monotonic() - start < 30  # about 7
 
 
 def test_innocent_rows_between_hanging_ones_are_still_judged() -> None:
     words = ["hang", "1", "hang", "2"] * 5  # 10 hang, never 8 in a row
-    assert by_word(words, timeout_s=0.3) == [(0.0, "timeout"), (1.0, ""), (0.0, "timeout"), (2.0, "")] * 5
+    assert by_word(words, timeout_s=0.5) == [(0.0, "timeout"), (1.0, ""), (0.0, "timeout"), (2.0, "")] * 5
 
 
 def test_a_call_that_gave_up_does_not_condemn_the_next() -> None:

@@ -1,0 +1,101 @@
+"""What is refused, and what is not, beyond the programs of tests/messages."""
+
+from __future__ import annotations
+
+import pytest
+from start import Start
+from vocabulary import (
+    Embedded,
+    Torch,
+    TrainRows,
+    dataset,
+    dispatch,
+    exact_match,
+    form_batch,
+    grpo,
+    micro_pack,
+    pad,
+    ppo_clip,
+    shaping,
+    shard,
+    sync,
+)
+
+from rlflow import CheckFailed, Feedback, pipeline
+
+
+def test_a_worker_that_a_sync_fills_may_serve_what_it_owns() -> None:
+    class Hybrid(Torch, Embedded):
+        """Trains and samples."""
+
+    @pipeline
+    def loop(synced: bool) -> None:
+        both = Hybrid("both")
+        policy = Feedback("policy", init=both.load())
+        ready = form_batch(both.rollout(policy.served, dispatch(dataset("train.parquet"), n=4)), prompts=4)
+        score = exact_match(ready.response_text, ready.answer, ready.response_mask)
+        old = both.log_probs(policy.current, ready.input_ids, ready.response_mask)
+        advantages = grpo(shaping(score.token_level_scores), ready.response_mask, ready.uid).advantages
+        rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=advantages)
+        trained = both.train(policy.move, micro_pack(shard(rows, on=both), max_tokens=64).loss(ppo_clip()))
+        if synced:
+            policy.close(sync(trained, both))
+        else:
+            policy.close(trained)
+
+    assert loop(True).warnings == ()
+    with pytest.raises(CheckFailed) as refused:
+        loop(False)
+    assert [(d.code, d.help) for d in refused.value.diagnostics] == [("RLF304", "`policy.close(sync(trained, both))`")]
+
+
+def test_a_record_that_is_padded_twice_is_padded_once() -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start()
+        rows = start.rows()
+        one, two = pad(rows, multiple=2), pad(rows, multiple=2)
+        start.finish(
+            TrainRows(input_ids=one.input_ids, response_mask=one.response_mask, old_log_probs=two.old_log_probs, advantages=one.advantages)
+        )
+
+    with pytest.raises(CheckFailed, match="call `pad` once, and read both from its result"):
+        loop()
+
+
+def test_the_result_of_a_refused_call_closes_its_loop() -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start()
+        micro = micro_pack(shard(pad(start.rows(), multiple=2), on=start.actor), max_tokens=64)
+        trained = start.actor.train(micro.loss(ppo_clip()))  # type: ignore[arg-type, call-arg]
+        start.policy.close(sync(trained, start.engine))
+
+    with pytest.raises(CheckFailed) as refused:
+        loop()
+    assert [d.code for d in refused.value.diagnostics] == ["RLF004"]
+
+
+@pytest.mark.parametrize("arguments", [{"multipel": 2}, {}])
+def test_what_follows_a_row_operator_that_does_not_bind_is_still_traced(arguments: dict[str, int]) -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start()
+        rows = pad(start.rows(), **arguments)
+        micro = micro_pack(shard(rows, on=start.actor), max_tokens=64)
+        start.policy.close(start.actor.train(start.policy.move, micro.loss(ppo_clip())))
+
+    with pytest.raises(CheckFailed) as refused:
+        loop()
+    assert [d.code for d in refused.value.diagnostics] == ["RLF304", "RLF004"]
+
+
+def test_rows_that_are_no_record_are_refused_and_end_the_trace() -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start()
+        micro = micro_pack(shard(pad(start.advantages, multiple=2), on=start.actor), max_tokens=64)  # type: ignore[type-var]
+        start.policy.close(start.actor.train(start.policy.move, micro.loss(ppo_clip())))  # type: ignore[arg-type, type-var]
+
+    with pytest.raises(CheckFailed, match="`rows` of `pad` is a record, got <field `advantages`>"):
+        loop()
