@@ -9,8 +9,8 @@
 
 One bad row costs itself and never the batch, and the verdicts come back in the order of the texts. Suspects run alone because
 a pool cannot always tell which of two rows killed a process. A verifier that hangs on everything costs about
-(2 · 8 / workers + 2) · timeout_s a call, however many rows there are. The processes have no torch, a memory limit, and die with
-the one that started them.
+(2 · 8 / workers + 2) · (timeout_s + the start of a process) a call, however many rows there are. The processes have no torch,
+a memory limit, and die with the one that started them.
 """
 
 from __future__ import annotations

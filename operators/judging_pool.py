@@ -1,8 +1,8 @@
 """The processes that verifiers run in: kept pools on this side, and what runs on the other.
 
-    pool_of(key)  ──▶ the pool of this verifier, started at first use
-    discard(key)  ──▶ stops it; the next call starts another
-    score(rows)       in a process: outcomes of the first rows, as many as begin in time
+pool_of(key)  ──▶ the pool of this verifier, started at first use
+discard(key)  ──▶ stops it; the next call starts another
+score(rows)       in a process: outcomes of the first rows, as many as begin in time
 """
 
 from __future__ import annotations

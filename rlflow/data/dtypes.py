@@ -1,9 +1,9 @@
 """The dtypes of a field: f32 f16 bf16 i64 i32 i16 flag text, and how each lies in memory.
 
-    name    numpy     note
-    bf16    uint16    numpy has no bfloat16: the bits are carried, `widen` gives their value
-    flag    bool      a mask
-    text    uint8     utf-8 bytes, a row's text between two offsets
+name    numpy     note
+bf16    uint16    numpy has no bfloat16: the bits are carried, `widen` gives their value
+flag    bool      a mask
+text    uint8     utf-8 bytes, a row's text between two offsets
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Micro-batches of one rank: rows under a budget of tokens. `rowplan.pack_index` makes them equally many on all ranks.
 
-    lengths [9, 4, 3, 3], budget 12    padded: rows x longest    [9] [4, 3, 3]
-                                       exact: sum of lengths     [9, 3] [4, 3]
+lengths [9, 4, 3, 3], budget 12    padded: rows x longest    [9] [4, 3, 3]
+                                   exact: sum of lengths     [9, 3] [4, 3]
 """
 
 from __future__ import annotations

@@ -201,9 +201,7 @@ def plan_rows(
     pads = source[len(lengths) :]
     flags = np.zeros(len(lengths), np.bool_) if is_pad is None else np.asarray(is_pad, np.bool_)
     tokens = np.append(np.asarray(lengths, np.int64), [PAD_TOKENS] * len(pads))
-    order = rebalance_index(
-        tokens, np.append(flags, pads < 0), np.append(uid, pads), pieces=pieces, mini_batches=mini_batches, seed=seed
-    )
+    order = rebalance_index(tokens, np.append(flags, pads < 0), np.append(uid, pads), pieces=pieces, mini_batches=mini_batches, seed=seed)
     cells = [[order[cell] for cell in rank] for rank in shard_index(len(order), dp=dp, mini_batches=mini_batches)]
     packed = pack_index([[tokens[cell] for cell in rank] for rank in cells], max_tokens=max_tokens, padded=padded)
     joined = zip(chain.from_iterable(cells), chain.from_iterable(packed), strict=True)

@@ -1,6 +1,6 @@
 """Rows of right-padded tensors: what Block does, on [B, ...] tensors and lists of text. Row operators called outside a run use it.
 
-    fields   {"input_ids": Tensor [B, S], "response_mask": Tensor [B, R], "uid": Tensor [B], "answer": list of B texts}
+fields   {"input_ids": Tensor [B, S], "response_mask": Tensor [B, R], "uid": Tensor [B], "answer": list of B texts}
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Columns <-> right-padded torch tensors, made at the last moment on the worker.
 
-    to_torch(column) -> Tensor [B, S] on the CPU, or list[str] of a text column
-    from_padded(tensor, lengths) -> ragged Column, whatever stands beyond the lengths
+to_torch(column) -> Tensor [B, S] on the CPU, or list[str] of a text column
+from_padded(tensor, lengths) -> ragged Column, whatever stands beyond the lengths
 """
 
 from __future__ import annotations

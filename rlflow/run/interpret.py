@@ -27,6 +27,7 @@ from ..language.config import from_config, resolve
 from ..language.feedback import Handle
 from ..language.loss import Objective
 from ..language.worker import Worker
+from ..measure import collected
 from .graph import GraphView
 from .messages import Source
 
@@ -68,10 +69,12 @@ class Interpreter:
             arguments = self._arguments(node, ready, columns, version, cuts)
         if ready.worker is not None:
             ready.worker.measured = {}
+        collected()  # what an earlier call that raised left behind
         result = ready.function(**arguments)
         numbers = result if isinstance(result, dict) else ready.worker.measured if ready.worker is not None else {}
         if node.rows == "filter":
             numbers = {"rows": _rows_of(result)}
+        numbers = numbers | collected()
         with self._converting:
             made = self._columns(node, ready, columns, result)
         return made, {name: float(value) for name, value in numbers.items()}

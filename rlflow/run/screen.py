@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-COLUMNS = ("step", "reward", "held-out", "s/step", "loss", "entropy", "tok/s", "lag", "in flight", "pool MB", "socket B")
+COLUMNS = ("step", "reward", "held-out", "s/step", "loss", "entropy", "tok/s", "lag", "in flight", "pool MB", "socket B", "failed")
 
 
 class PlainScreen:
@@ -109,7 +109,14 @@ def step_cells(line: Mapping[str, Any]) -> dict[str, str]:
         "in flight": str(line["queue"]["in_flight"]),
         "pool MB": f"{line['pool_bytes'] / 1e6:.2f}",
         "socket B": str(line["controller_socket_bytes"]),
+        "failed": _failures(metrics),
     }
+
+
+def _failures(metrics: Mapping[str, float]) -> str:
+    """Rows whose verifier failed, by reason: they score 0, which is no word on the answer."""
+    counts = {name.rpartition("/")[2]: value for name, value in metrics.items() if "failed/" in name}
+    return ", ".join(f"{value:.0f} {reason}" for reason, value in counts.items() if value)
 
 
 def held_out_text(line: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Which bytes of a lane are free: first fit, neighbours joined on return. Pure bookkeeping, no memory behind it.
 
-    holes  [0, 64) [192, 1024)     take(64) -> 0     give(64, 128) -> [64, 1024)
+holes  [0, 64) [192, 1024)     take(64) -> 0     give(64, 128) -> [64, 1024)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What every pool does, whatever it is made of.
 
-    put(block) -> key     written once              the key is ~20 bytes on the wire
-    view(key) -> block    read-only, zero-copy      by any process of the run
-    release([key])        by the owner of the lane, at the last planned read
-    pin / unpin           a holder, by name, keeps a released bundle until it lets go
+put(block) -> key     written once              the key is ~20 bytes on the wire
+view(key) -> block    read-only, zero-copy      by any process of the run
+release([key])        by the owner of the lane, at the last planned read
+pin / unpin           a holder, by name, keeps a released bundle until it lets go
 """
 
 from __future__ import annotations

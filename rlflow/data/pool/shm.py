@@ -1,10 +1,10 @@
 """The pool of one host: put copies once into the own lane, view maps.
 
-    put       free list finds room (or waits) → bytes are taken from /dev/shm → columns are copied → Key
-    view      head at key.offset must carry key.serial, which release wipes: a stale key is an error, not other rows
-    release   by the owner, told by the controller; a bundle that somebody pins is held until the last unpin
+put       free list finds room (or waits) → bytes are taken from /dev/shm → columns are copied → Key
+view      head at key.offset must carry key.serial, which release wipes: a stale key is an error, not other rows
+release   by the owner, told by the controller; a bundle that somebody pins is held until the last unpin
 
-    bundle    free → put → (pinned) → released → (held while pinned) → free
+bundle    free → put → (pinned) → released → (held while pinned) → free
 """
 
 from __future__ import annotations

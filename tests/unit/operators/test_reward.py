@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import judging_cases  # beside this file
 import psutil
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from operators import verifiers
-from operators.judging import failure_counts, score_texts
+from operators.judging import Verdict, _Patience, failure_counts, score_texts
 from operators.reward import exact_match, length_penalty, math_reward, reasoning_gym_reward, shape_rewards, verify
 from rlflow.errors import DataError, OperatorError
 from rlflow.measure import collected
@@ -142,6 +143,24 @@ def test_messages_are_given_up_too() -> None:
 def test_innocent_rows_between_hanging_ones_are_still_judged() -> None:
     words = ["hang", "1", "hang", "2"] * 5  # 10 hang, never 8 in a row
     assert by_word(words, timeout_s=0.5) == [(0.0, "timeout"), (1.0, ""), (0.0, "timeout"), (2.0, "")] * 5
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost"),
+    [
+        (["timeout"] * 7, ""),
+        (["timeout"] * 7 + ["crash"], "8 rows in a row were too slow or ended their process"),
+        (["timeout"] * 7 + ["scored"] + ["crash"] * 7, ""),
+        (["timeout", "scored"] * 31, ""),
+        (["timeout", "scored"] * 32, "32 rows were too slow"),
+        (["crash", "scored"] * 99, ""),  # a crash costs no time
+    ],
+)
+def test_when_a_call_gives_up(seen: list[Literal["timeout", "crash", "scored"]], lost: str) -> None:
+    patience = _Patience()
+    for reason in seen:
+        patience.saw([Verdict(1.0)] if reason == "scored" else Verdict(0.0, reason))
+    assert patience.lost == lost
 
 
 def test_a_call_that_gave_up_does_not_condemn_the_next() -> None:

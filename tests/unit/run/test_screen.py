@@ -34,7 +34,13 @@ def test_a_step_as_short_texts() -> None:
         "in flight": "7",
         "pool MB": "1.50",
         "socket B": "4096",
+        "failed": "",
     }
+
+
+def test_rows_whose_verifier_failed_are_told() -> None:
+    metrics = {"number_match/failed/timeout": 2.0, "number_match/failed/crash": 1.0}
+    assert step_cells(LINE | {"metrics": metrics})["failed"] == "2 timeout, 1 crash"
 
 
 def test_a_pipeline_without_a_reward_has_an_empty_cell() -> None:
