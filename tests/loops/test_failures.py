@@ -64,7 +64,7 @@ class Engine(Embedded):
     def rollout(self, policy: Served[Policy], prompts: Trajectories) -> Sample:
         if self.broken == "rollout":
             raise SystemExit("the dice are loaded")
-        return self._sample(policy.version, prompts, environment=None)
+        return super().rollout(policy, prompts)
 
     @operator(per="row", sink=True)
     def evaluate(self, policy: Served[Policy], prompts: Prompts, *, every: int) -> dict[str, float]:
