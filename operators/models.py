@@ -1,6 +1,6 @@
 """Which weights a worker starts from: `model="tiny"` or a checkpoint folder in Hugging Face format.
 
-tiny           made at first use in the run's folder, seeded by the run: a two-layer Llama over single characters
+tiny           made at first use in the run's folder, seeded by the run: a one-layer Llama over single characters
 PATH           config.json, model.safetensors, tokenizer.json: one that a run saved, or one of yours
 """
 

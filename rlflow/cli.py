@@ -62,6 +62,8 @@ def _dispatch(argv: list[str]) -> int:
     """A command with a pipeline file gets the flags of that pipeline; anything else is help, or a mistake."""
     if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
         if argv[0] == "explain" and CODE.fullmatch(argv[1]):
+            if argv[2:]:
+                raise UsageError(f"`rlflow explain {argv[1]}` takes no flags, got {' '.join(argv[2:])}")
             return _explain_code(argv[1].upper())
         command = command_of(argv[1])
         one = App(
@@ -108,7 +110,8 @@ def _run(
     except OSError as error:
         raise RlflowError(f"the run ended: {error}") from error
     if outcome.ended == "failed":
-        print(f"rlflow: the run failed: {outcome.why}\n{command.how_to_go_on(plan, outcome.run_dir, outcome.checkpoint)}", file=sys.stderr)
+        way_on = command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint)
+        print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
         return 1
     reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
     print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))

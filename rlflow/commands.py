@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,18 +67,21 @@ class Command:
                 plan = plan.replace(name, function_of(ref, f"--swap {one}"))
         return plan
 
-    def how_to_go_on(self, plan: Plan, run_dir: Path, checkpoint: Path | None) -> str:
-        """What a person can do after a failed run."""
+    def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
+        """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
         lines = [f"what was printed: {run_dir / 'logs'}"]
         if checkpoint is None:
             return "\n".join([*lines, "no checkpoint was written yet: start the run again"])
-        flags = []
+        models: dict[str, Any] = {}
         for feedback in plan.graph.feedbacks:
             worker = plan.graph.workers[feedback.owner].name
             name = f"{worker}_model" if f"{worker}_model" in self.parameters else "model"
             if name in self.parameters:
-                flags.append(f"--{name.replace('_', '-')} {checkpoint / worker}")
-        again = f"rlflow run {self.file} {' '.join(flags)}" if flags else f"load {checkpoint}"
+                models.setdefault(name, checkpoint / worker)
+        if not models:
+            return "\n".join([*lines, f"the last checkpoint: {checkpoint}"])
+        flags = [_written(name, value) for name, value in (dict(given) | models).items()] + [f"--swap {one}" for one in swap]
+        again = f"rlflow run {self.file} {' '.join(flags)}"
         lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
         return "\n".join([*lines, f"  {again}"])
 
@@ -109,6 +113,14 @@ def function_of(ref: str, where: str) -> Any:
     if not inspect.isfunction(found) and not isinstance(found, functools.partial):
         raise UsageError(f"{where}: `{ref}` is a {type(found).__name__}, no function of operators")
     return found
+
+
+def _written(name: str, value: Any) -> str:
+    """A parameter as a flag of the command line."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {shlex.quote(ref_of(value) if callable(value) else str(value))}"
 
 
 def _is_function(parameter: inspect.Parameter) -> bool:

@@ -66,7 +66,7 @@ class BatchScope:
         self.result = BatchResult()
 
     async def run(self) -> BatchResult:
-        """Raises what the first failing call raised; the others are cancelled."""
+        """Raises an ExceptionGroup of what the first failing operator raised; other operators are cancelled."""
         tasks: dict[int, asyncio.Task[None]] = {}
         last: dict[int | None, int] = {}
         async with asyncio.TaskGroup() as group:
@@ -98,7 +98,7 @@ class BatchScope:
         answers = await asyncio.gather(*(self.caller.call(node, rank, call, self.timeout) for rank, call in calls))
         keys = tuple(a.key for a in answers if a.key is not None)
         self.made[node.id] = Made(rowset, keys)
-        return answers, _means(answers, [len(share) for share in shares if len(share)])
+        return answers, _of_ranks(answers, [len(share) for share in shares if len(share)], self.view.means)
 
     async def _train(self, node: Node) -> tuple[list[Done], dict[str, float]]:
         """Every rank on its own rows; what they measure is of all of them."""
@@ -125,9 +125,11 @@ class BatchScope:
         return Call(self.caller.new_id(), node.id, self.batch, _joined(sources), cuts)
 
 
-def _means(answers: Sequence[Done], rows: Sequence[int]) -> dict[str, float]:
-    """Means over the rows of all ranks of what each measured on its own."""
-    return {name: float(np.average([a.metrics[name] for a in answers], weights=rows)) for name in answers[0].metrics}
+def _of_ranks(answers: Sequence[Done], rows: Sequence[int], means: frozenset[str]) -> dict[str, float]:
+    """What all ranks measured together: means over all rows; every other number is a count of a rank, and adds up."""
+    names = sorted({name for answer in answers for name in answer.metrics})
+    of_each = {name: [answer.metrics.get(name, 0.0) for answer in answers] for name in names}
+    return {name: float(np.average(each, weights=rows)) if name in means else sum(each) for name, each in of_each.items()}
 
 
 def _joined(sources: list[Source]) -> tuple[Source, ...]:

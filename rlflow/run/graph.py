@@ -205,6 +205,11 @@ class GraphView:
         return found
 
     @cached_property
+    def means(self) -> frozenset[str]:
+        """Every name that `measure` may give: those are means; what an operator reports itself are counts."""
+        return frozenset(f"{node.name}/{self.graph.fields[i].name}" for node in self.needed for i in node.outs)
+
+    @cached_property
     def reward_metric(self) -> str | None:
         """The measure that stands for the reward: the number a row of a raw reward, else the first raw reward."""
         raw = [f for n in self.needed for i in n.outs if (f := self.graph.fields[i]).declared and str(f.declared.role) == "reward(raw)"]

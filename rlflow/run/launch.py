@@ -5,7 +5,7 @@
                ├─ worker      one a dp rank of a worker with an engine
                └─ host        operators without a worker
 
-A process that ends before it is asked to ends the run: `Fleet.watch` raises WorkerDied with its name and last words.
+A process that ends before it is asked to ends the run: `Fleet.died` then holds its name and a WorkerDied with its last words.
 Every process also asks the kernel to die with the controller, so that a kill -9 of the controller leaves none behind.
 """
 

@@ -43,7 +43,6 @@ class Report:
         self._metrics: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._socket_bytes = 0
-        self._tokens = 0
 
     def put(self, done: Done) -> None:
         if done.key is not None:
@@ -69,7 +68,7 @@ class Report:
     def trained(self, batch: int, state: State, landed: Sequence[Landed], result: BatchResult, seconds: float) -> None:
         now, crossed = time.monotonic(), sum(peer.bytes_in + peer.bytes_out for peer in self.peers.values())
         tokens = sum(n for trajectory in landed for n in trajectory.lengths)
-        metrics = self._metrics | _means([t.metrics for t in landed]) | result.metrics
+        metrics = self._metrics | _of_trajectories([t.metrics for t in landed], self.view.means) | result.metrics
         reward = self.view.reward_metric
         line = {
             "kind": "step",
@@ -101,7 +100,8 @@ class Report:
         self.screen.held_out(line)
 
 
-def _means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over trajectories of what was measured on each."""
-    names = {name for numbers in measured for name in numbers}
-    return {name: sum(m[name] for m in measured if name in m) / sum(name in m for m in measured) for name in sorted(names)}
+def _of_trajectories(measured: Sequence[Mapping[str, float]], means: frozenset[str]) -> dict[str, float]:
+    """What was measured on all trajectories together: means over them; every other number is a count, and adds up."""
+    names = sorted({name for numbers in measured for name in numbers})
+    sums = {name: sum(numbers.get(name, 0.0) for numbers in measured) for name in names}
+    return {name: total / len(measured) if name in means else total for name, total in sums.items()}

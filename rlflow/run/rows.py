@@ -71,14 +71,14 @@ class RowSets:
         if node.rows == "shard":
             return self._shard(node, above, parent)
         assert node.rows == "pack"
-        return self._pack(node, above, self._facts[rowset].parent or 0)
+        return self._pack(node, above)
 
     def _shard(self, node: Node, above: Rows, parent: int) -> Rows:
         dp = self._workers[node.params["on"]["$worker"]].dp_size
         slices = resolve(node.index or "")(len(above.lengths), dp=dp, mini_batches=node.params.get("mini_batches", 1))
         return Rows(above.lengths, above.uid, above.is_pad, parent, None, [[[mini] for mini in rank] for rank in slices])
 
-    def _pack(self, node: Node, above: Rows, parent: int) -> Rows:
+    def _pack(self, node: Node, above: Rows) -> Rows:
         """The micro-batches as numbers of the rows that were sharded."""
         slices = [[mini for (mini,) in rank] for rank in above.cuts]
         lengths = [[above.lengths[mini] for mini in rank] for rank in slices]

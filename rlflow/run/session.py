@@ -66,7 +66,8 @@ class Outcome:
 def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = ()) -> Outcome:
     """Run a checked plan to its end. modules: (name, path) of user files that every process imports first.
 
-    Raises UsageError before anything is started, for options or a plan that make no run. All that goes wrong later is an Outcome.
+    Raises UsageError or PoolError before anything is started, for options or a plan that make no run, or too little shared memory.
+    All that goes wrong later is an Outcome.
     """
     view = GraphView(plan)
     view.check_runnable()
@@ -130,7 +131,7 @@ class _Session:
             return await self._watched(fleet, self._run(staff, fleet))
         except asyncio.CancelledError:
             return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
-        except RlflowError as error:
+        except (RlflowError, OSError) as error:
             return Outcome("failed", str(error), self.run_dir.path, staff.newest_checkpoint(), {})
 
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:

@@ -22,7 +22,7 @@ class SiteFile(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     dp_size: int
     seed: int
-    threads: int  # torch threads, and the most trajectories at once in a rollout worker
+    threads: int  # the most trajectories at once in a rollout process
     plan: str  # path of the plan's JSON
     modules: tuple[tuple[str, str], ...]  # (name, path) of user files to import first
     run_dir: str
@@ -30,7 +30,6 @@ class SiteFile(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     arena: ArenaHandle
     rendezvous: str = ""
-    engine_urls: dict[str, str] = {}  # worker name -> address of its server
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))

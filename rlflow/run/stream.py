@@ -47,13 +47,13 @@ class Stream:
         columns = {i: column.between(number, number + 1) for i, column in self._dispatched(row, uid).items()}
         numbers: dict[str, float] = {}
         for node in self._after:
-            made = self._run(node, columns, version)
+            made, noted = self._run(node, columns, version)
             columns |= made
-            numbers |= self.view.measure(made)
+            numbers |= self.view.measure(made) | noted
         return *self._block(columns), numbers
 
-    def _run(self, node: Node, columns: Mapping[int, Column], version: int) -> dict[int, Column]:
-        return self.interpreter.run(node, self.view.seen(node, columns), version=version)[0]
+    def _run(self, node: Node, columns: Mapping[int, Column], version: int) -> tuple[dict[int, Column], dict[str, float]]:
+        return self.interpreter.run(node, self.view.seen(node, columns), version=version)
 
     def _dispatch(self, row: int, uid: int) -> dict[int, Column]:
         """The n trajectories of a prompt. Its group is what the controller drew, so that two epochs of one prompt are two groups."""
@@ -61,7 +61,7 @@ class Stream:
         columns = {i: Column.scalars("i64", [uid]) if self.view.role(i) == "group" else column for i, column in columns.items()}
         made: dict[int, Column] = {}
         for node in self._before:
-            made = self._run(node, columns, version=0)
+            made, _ = self._run(node, columns, version=0)
             columns |= made
         return made
 

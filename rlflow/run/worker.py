@@ -56,7 +56,7 @@ class _Process:
         self.workers = {w.id: make_worker(w) for w in self.view.graph.workers}
         self.own: Worker | None = self.workers[file.worker] if file.worker is not None else None
         for worker in self.workers.values():
-            worker.site = self._site(worker, file.engine_urls.get(worker.name, ""))
+            worker.site = self._site(worker, "")
         if self.own is not None:
             self.own.open(self.own.site)
         self.interpreter = Interpreter(self.view, self.workers)

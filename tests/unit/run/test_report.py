@@ -65,11 +65,14 @@ def test_a_block_freed_twice_is_noticed(report: Report) -> None:
         report.freed([KEYS[0]])
 
 
-def test_a_step_counts_leaf_rows_and_tokens_and_takes_means_over_trajectories(report: Report) -> None:
-    landed = [Landed(1, KEYS[0], (3, 4), {"a": 1.0}), Landed(1, KEYS[1], (5,), {"a": 2.0, "b": 7.0})]
+def test_a_step_counts_leaf_rows_and_tokens_means_what_was_measured_and_sums_what_was_counted(report: Report) -> None:
+    mean = next(name for name in sorted(report.view.means) if name.startswith(f"{report.view.sampler.name}/"))
+    first = Landed(1, KEYS[0], (3, 4), {mean: 1.0, "episodes/cut": 1.0})
+    landed = [first, Landed(1, KEYS[1], (5,), {mean: 2.0, "episodes/cut": 1.0, "failed/crash": 7.0})]
     line = step_of(report, landed, BatchResult({"judge/is_correct": 0.5, "actor.train/loss": 1.0}, {"judge": 0.25}))
     assert (line["step"], line["rows"], line["tokens"]) == (1, 3, 12)
-    assert line["metrics"] == {"a": 1.5, "b": 7.0, "judge/is_correct": 0.5, "actor.train/loss": 1.0}
+    counted = {"episodes/cut": 2.0, "failed/crash": 7.0}
+    assert line["metrics"] == {mean: 1.5, "judge/is_correct": 0.5, "actor.train/loss": 1.0} | counted
     assert line["reward"] == 0.5
     assert line["seconds_by_hop"] == {"batch": 0.5, "judge": 0.25}
 
