@@ -51,7 +51,7 @@ def test_a_parent_that_is_gone_already_ends_it_at_once(model_dir: Path, tmp_path
     arguments = command(model_dir, tmp_path / "ready.json", parent_pid=not_the_parent)
     ended = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
-    assert f"not {not_the_parent}: it has ended, or --parent-pid is not the direct parent" in ended.stderr
+    assert f"not {not_the_parent}: it has ended, or it is not the direct parent" in ended.stderr
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

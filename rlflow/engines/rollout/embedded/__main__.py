@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlflow.engines.rollout.embedded.lifetime import die_with_parent, write_ready_file
+from rlflow.engines.rollout.embedded.ready import write_ready_file
+from rlflow.process import die_with_parent
 
 
 def main() -> None:
