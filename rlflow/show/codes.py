@@ -1,44 +1,26 @@
-"""`rlflow explain RLF202`: what a code says, why it is bad in RL, a program that fails and the program repaired."""
+"""`rlflow explain RLF202`: the page of a code - why it is bad in RL, a program that fails, its message, the program repaired."""
 
 from __future__ import annotations
 
 import inspect
-import textwrap
 from pathlib import Path
 
 import rlflow
 
 from ..compile.codes import CODES
-from ..errors import UsageError
+from ..errors import RlflowError, UsageError
 from ..language.trace import nearest
 
-PROGRAMS = Path(inspect.getfile(rlflow)).resolve().parents[1] / "tests" / "messages"
+PACKAGE = Path(inspect.getfile(rlflow)).resolve().parent
+FOLDERS = (PACKAGE / "messages", PACKAGE.parent / "tests" / "messages")  # in a wheel; in the repository
 
 
-def explain_code(code: str, programs: Path = PROGRAMS) -> str:
+def explain_code(code: str, folders: tuple[Path, ...] = FOLDERS) -> str:
     """The page of a code, case ignored. Raises UsageError, with the near miss and the list, when there is no such code."""
-    known = CODES.get(code.upper())
-    if known is None:
-        raise UsageError(f"there is no code {code}{nearest(code.upper(), CODES)}\n  the codes are {', '.join(CODES)}")
-    page = [f"{code.upper()}: {known.title}", "", *textwrap.wrap(known.why, 100)]
-    files = sorted(programs.glob(f"{code.lower()}_*.py"))
-    for file in files:
-        page += [
-            "",
-            f"── {file.stem} " + "─" * max(0, 97 - len(file.stem)),
-            "",
-            file.read_text().strip(),
-            "",
-            _said(file),
-            "",
-        ]
-    if not files:
-        page += [
-            "",
-            f"Programs that fail and their repairs are in the repository: tests/messages/{code.lower()}_*.py",
-        ]
-    return "\n".join(page).rstrip()
-
-
-def _said(file: Path) -> str:
-    return "`bad` is told\n\n" + textwrap.indent(file.with_suffix(".txt").read_text().strip(), "    ", lambda _: True)
+    name = code.upper()
+    if name not in CODES:
+        raise UsageError(f"there is no code {code}{nearest(name, CODES)}\n  the codes are {', '.join(CODES)}")
+    page = next((file for folder in folders if (file := folder / f"{name}.md").is_file()), None)
+    if page is None:
+        raise RlflowError(f"{name}: {CODES[name]}; its page is missing, looked for in {' and '.join(map(str, folders))}")
+    return page.read_text(encoding="utf-8").rstrip()
