@@ -10,26 +10,22 @@ Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refuse
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .commands import Command, command_of
+from .commands import COMMANDS, Format, say_refused
 from .errors import RlflowError, UsageError
+from .flags import command_of
 from .language.diagnostic import CheckFailed
 
 CODE = re.compile(r"RLF\d+", re.IGNORECASE)
-Swap = Annotated[
-    tuple[str, ...], Parameter(negative=(), help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")
-]
-
 app = App(
     name="rlflow",
     help=__doc__ or "",
@@ -62,99 +58,48 @@ def _dispatch(argv: list[str]) -> int:
     """A command with a pipeline file gets the flags of that pipeline; anything else is help, or a mistake."""
     if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
         if argv[0] == "explain" and CODE.fullmatch(argv[1]):
-            if argv[2:]:
-                raise UsageError(f"`rlflow explain {argv[1]}` takes no flags, got {' '.join(argv[2:])}")
-            return _explain_code(argv[1].upper())
-        command = command_of(argv[1])
-        one = App(
-            name=f"rlflow {argv[0]} {argv[1]}",
-            help=COMMANDS[argv[0]].__doc__ or "",
-            help_format="plaintext",
-            version_flags=[],
-            suppress_keyboard_interrupt=False,
-        )
-        one.default(command.with_flags(COMMANDS[argv[0]]))
-        result = one(argv[2:], exit_on_error=False, print_error=False, result_action="return_value")
-    else:
-        result = app(argv, exit_on_error=False, print_error=False, result_action="return_value")
-    return int(result or 0)
+            return _explain_code(argv[1].upper(), argv[2:])
+        return _with_pipeline(argv[0], argv[1], argv[2:])
+    return _call(app, argv)
 
 
-def _run(
-    command: Command,
-    parameters: dict[str, Any],
-    *,
-    swap: Swap = (),
-    name: Annotated[str | None, Parameter(help="of the run's folder; default: the pipeline and the time")] = None,
-    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
-    seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
-    steps: Annotated[int, Parameter(help="batches to train; the data is gone through again when it ends")] = 100,
-    save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
-    watermark: Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")] = 0,
-    pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
-) -> int:
-    """Check the pipeline, then run it. Ctrl-C finishes the step and saves; a second one stops at once."""
-    from rich.console import Console
-
-    from .run.screen import LiveScreen, PlainScreen
-    from .run.session import Options, run
-
-    plan = command.plan(parameters, swap)
-    options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
-    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
-    for warning in plan.warnings:
-        print(warning, file=sys.stderr)
+def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
     try:
-        with screen:
-            outcome = run(plan, options, screen, command.modules)
-    except OSError as error:
-        raise RlflowError(f"the run ended: {error}") from error
-    if outcome.ended == "failed":
-        way_on = command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint)
-        print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
-        return 1
-    reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
-    print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
-    print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
-    return 0
+        command = command_of(file)
+    except CheckFailed as refused:  # a declaration: raised while the file is imported, so its flags are not known
+        if name != "check":
+            raise
+        return say_refused(file.partition(":")[2] or Path(file).stem, refused, _format_in(flags))
+    one = _app(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", command.with_flags(COMMANDS[name]))
+    return _call(one, flags)
 
 
-def _check(command: Command, parameters: dict[str, Any], *, swap: Swap = ()) -> int:
-    """Check the pipeline and say what is wrong with it. Starts nothing, and needs no torch."""
-    plan = command.plan(parameters, swap)
-    for warning in plan.warnings:
-        print(warning)
-    calls = sum(not node.is_record for node in plan.graph.nodes)
-    print(f"{plan.graph.name}: {calls} operators, {len(plan.graph.feedbacks)} feedback, no error ({sum(plan.timings_ms.values()):.1f} ms)")
-    return 0
+def _app(name: str, about: str, body: Callable[..., object]) -> App:
+    one = App(name=name, help=about, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False)
+    one.default(body)
+    return one
 
 
-def _explain(
-    command: Command,
-    parameters: dict[str, Any],
-    *,
-    swap: Swap = (),
-    json_: Annotated[bool, Parameter(name="--json", help="the same as JSON")] = False,
-) -> int:
-    """Print the field map of a pipeline, or with a code such as RLF202 what it means.
-
-    The map says of each field: writer, readers, dtype, shape, where it dies, and what crosses to another process.
-    """
-    from .show.explain import explain, explain_json
-
-    plan = command.plan(parameters, swap)
-    print(json.dumps(explain_json(plan), indent=2) if json_ else explain(plan))
-    return 0
+def _call(one: App, argv: list[str]) -> int:
+    return int(one(argv, exit_on_error=False, print_error=False, result_action="return_value") or 0)
 
 
-def _explain_code(code: str) -> int:
+def _format_in(flags: list[str]) -> str:
+    """`--format` among flags that are not all known."""
+
+    def only(*, format: Format = "text") -> None: ...
+
+    bound: inspect.BoundArguments = _app("rlflow check", "", only).parse_known_args(flags)[1]
+    return str(bound.arguments.get("format", "text"))
+
+
+def _explain_code(code: str, flags: list[str]) -> int:
     from .show.codes import explain_code
 
+    if flags:
+        raise UsageError(f"`rlflow explain {code}` takes no flags, got {' '.join(flags)}")
     print(explain_code(code))
     return 0
-
-
-COMMANDS: dict[str, Callable[..., int]] = {"run": _run, "check": _check, "explain": _explain}
 
 
 def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:

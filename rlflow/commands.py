@@ -1,136 +1,125 @@
-"""From a pipeline file to a function whose signature is the command line."""
+"""What each command does, once its pipeline and its flags are known. Keyword-only parameters are the command's own flags.
+
+run       check, then the loop for real
+check     what is wrong with the pipeline, for a person or for machines
+explain   where its fields are made, read, sent and freed
+"""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import shlex
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
 
-from .compile.plan import Plan
-from .errors import UsageError
-from .language.config import ref_of, resolve
-from .modules import load_file, users_code
+from .errors import RlflowError
+from .flags import Command
+from .language.diagnostic import CheckFailed, totals
+
+Swap = Annotated[
+    tuple[str, ...], Parameter(negative=(), help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")
+]
+Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
 
-@dataclass(frozen=True)
-class Command:
-    """One pipeline of one file."""
+def run(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    name: Annotated[str | None, Parameter(help="of the run's folder; default: the pipeline and the time")] = None,
+    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
+    seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
+    steps: Annotated[int, Parameter(help="batches to train; the data is gone through again when it ends")] = 100,
+    save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
+    watermark: Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")] = 0,
+    pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
+) -> int:
+    """Check the pipeline, then run it. Ctrl-C finishes the step and saves; a second one stops at once."""
+    from rich.console import Console
 
-    file: str
-    pipeline: Callable[..., Plan]
-    modules: tuple[tuple[str, str], ...]
+    from .run.screen import LiveScreen, PlainScreen
+    from .run.session import Options
+    from .run.session import run as run_plan
 
-    @functools.cached_property
-    def parameters(self) -> dict[str, inspect.Parameter]:
-        """Of the pipeline, with resolved types."""
-        hints = typing.get_type_hints(inspect.unwrap(self.pipeline), include_extras=True)
-        found = inspect.signature(self.pipeline).parameters
-        return {name: p.replace(annotation=hints.get(name, p.annotation)) for name, p in found.items()}
-
-    def with_flags(self, body: Callable[..., int]) -> Callable[..., int]:
-        """`body(command, parameters, *, options)` with the pipeline's parameters and its own options as flags."""
-        hints = typing.get_type_hints(body, include_extras=True)
-        options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        clash = sorted(self.parameters.keys() & {p.name for p in options})
-        if clash:
-            raise UsageError(f"{self.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
-        flags = [_flag(p) for p in self.parameters.values()]
-
-        def call(**given: Any) -> int:
-            parameters = {name: self._value(name, given.pop(name)) for name in self.parameters if name in given}
-            return body(self, parameters, **given)
-
-        call.__signature__ = inspect.Signature([*flags, *options])  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in (*flags, *options)}
-        call.__doc__ = body.__doc__
-        return call
-
-    def _value(self, name: str, value: Any) -> Any:
-        return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
-
-    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
-        """The checked plan. Raises CheckFailed, and UsageError for a pipeline that raises while it is traced."""
-        with users_code(self.file):
-            plan = self.pipeline(**parameters)
-        for one in swap:
-            name, sign, ref = one.partition("=")
-            if not sign:
-                raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
-            with users_code(f"--swap {one}"):
-                plan = plan.replace(name, function_of(ref, f"--swap {one}"))
-        return plan
-
-    def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
-        """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
-        lines = [f"what was printed: {run_dir / 'logs'}"]
-        if checkpoint is None:
-            return "\n".join([*lines, "no checkpoint was written yet: start the run again"])
-        models: dict[str, Any] = {}
-        for feedback in plan.graph.feedbacks:
-            worker = plan.graph.workers[feedback.owner].name
-            name = f"{worker}_model" if f"{worker}_model" in self.parameters else "model"
-            if name in self.parameters:
-                models.setdefault(name, checkpoint / worker)
-        if not models:
-            return "\n".join([*lines, f"the last checkpoint: {checkpoint}"])
-        flags = [_written(name, value) for name, value in (dict(given) | models).items()] + [f"--swap {one}" for one in swap]
-        again = f"rlflow run {self.file} {' '.join(flags)}"
-        lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
-        return "\n".join([*lines, f"  {again}"])
-
-
-def command_of(file: str) -> Command:
-    """The pipeline of `FILE.py`, or of `FILE.py:name` where a file has several. Raises UsageError."""
-    path, _, name = file.partition(":")
-    module, modules = load_file(Path(path))
-    found = {k: v for k, v in vars(module).items() if hasattr(v, "__rlflow_pipeline__") and v.__module__ == module.__name__}
-    name = name or (Path(path).stem if Path(path).stem in found else "")
-    if not name and len(found) == 1:
-        name = next(iter(found))
-    if name not in found:
-        if not found:
-            raise UsageError(f"{path} has no pipeline: put @pipeline on a function")
-        which = f"no pipeline `{name}`" if name else f"{len(found)} pipelines"
-        raise UsageError(f"{path} has {which}: write {' or '.join(f'{path}:{one}' for one in sorted(found))}")
-    return Command(file, found[name], modules)
-
-
-def function_of(ref: str, where: str) -> Any:
-    """What `module:function` names."""
-    if ":" not in ref:
-        raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
+    plan = command.plan(parameters, swap)
+    options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
+    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
+    for warning in plan.warnings:
+        print(warning, file=sys.stderr)
     try:
-        found = resolve(ref)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
-    if not inspect.isfunction(found) and not isinstance(found, functools.partial):
-        raise UsageError(f"{where}: `{ref}` is a {type(found).__name__}, no function of operators")
-    return found
+        with screen:
+            outcome = run_plan(plan, options, screen, command.modules)
+    except OSError as error:
+        raise RlflowError(f"the run ended: {error}") from error
+    if outcome.ended == "failed":
+        way_on = command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint)
+        print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
+        return 1
+    reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
+    print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
+    print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
+    return 0
 
 
-def _written(name: str, value: Any) -> str:
-    """A parameter as a flag of the command line."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {shlex.quote(ref_of(value) if callable(value) else str(value))}"
+def check(command: Command, parameters: dict[str, Any], *, swap: Swap = (), format: Format = "text") -> int:
+    """Check the pipeline and say what is wrong with it; exit code 3 when it is refused. Starts nothing, and needs no torch."""
+    try:
+        plan = command.plan(parameters, swap)
+    except CheckFailed as refused:
+        return say_refused(command.name, refused, format)
+    if format != "text":
+        _for_machines(command.name, CheckFailed(list(plan.warnings), (), plan.timings_ms), format)
+        return 0
+    for warning in plan.warnings:
+        print(warning, end="\n\n")
+    calls, feedbacks = sum(not node.is_record for node in plan.graph.nodes), len(plan.graph.feedbacks)
+    said = ", ".join(part for part in ("no error", totals(plan.warnings)) if part)
+    took = sum(plan.timings_ms.values())
+    print(f"{command.name}: {calls} operators, {feedbacks} feedback{'s' * (feedbacks != 1)}, {said} ({took:.1f} ms)")
+    return 0
 
 
-def _is_function(parameter: inspect.Parameter) -> bool:
-    return callable(parameter.default) and not isinstance(parameter.default, type)
+def say_refused(pipeline: str, refused: CheckFailed, format: str) -> int:
+    """All that is wrong, to standard error for a person, to standard output for machines; exit code 3."""
+    if format == "text":
+        print(refused, file=sys.stderr)
+    else:
+        _for_machines(pipeline, refused, format)
+    return 3
 
 
-def _flag(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A keyword flag; a function is named as module:function."""
-    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    if not _is_function(parameter):
-        return parameter
-    named = Annotated[str, Parameter(help="module:function")]
-    return parameter.replace(annotation=named, default=ref_of(parameter.default))
+def _for_machines(pipeline: str, found: CheckFailed, format: str) -> None:
+    from .show.report import github, report
+
+    if format == "json":
+        said = report(pipeline, found.diagnostics, found.suppressed, found.timings_ms)
+        print(json.dumps(msgspec.to_builtins(said), indent=2, ensure_ascii=False))
+    elif found.diagnostics:
+        print(github(found.diagnostics, os.getcwd()))
+
+
+def explain(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    json_: Annotated[bool, Parameter(name="--json", help="the same as JSON")] = False,
+) -> int:
+    """Print the field map of a pipeline, or with a code such as RLF202 what it means.
+
+    The map says of each field: writer, readers, dtype, shape, where it dies, and what crosses to another process.
+    """
+    from .show.explain import explain, explain_json
+
+    plan = command.plan(parameters, swap)
+    print(json.dumps(explain_json(plan), indent=2) if json_ else explain(plan))
+    return 0
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain}

@@ -54,7 +54,8 @@ def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str
     try:
         trace.tracing(traced, run)
     except CheckFailed as stopped:  # a branch or a computation on a field: nothing after it can be traced
-        raise _failed(traced, [*traced.diagnostics, *stopped.diagnostics]) from None
+        timings["trace"] = (perf_counter() - start) * 1e3
+        raise _failed(traced, [*traced.diagnostics, *stopped.diagnostics], timings) from None
     _check_swaps(traced, swaps)
     timings["trace"] = (perf_counter() - start) * 1e3
     start = perf_counter()
@@ -63,7 +64,7 @@ def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str
     facts = Facts()
     found = [*traced.diagnostics, *found, *run_passes(graph, facts, timings)]
     if any(d.severity == "error" for d in found):
-        raise _failed(traced, found)
+        raise _failed(traced, found, timings)
     plan = Plan(graph=graph, facts=facts, warnings=tuple(_placed(traced, found)), timings_ms=timings)
     vars(plan)["_rebuild"] = lambda new: _build(run, fn, parameters, {**swaps, **_original_names(traced, new)})
     return plan
@@ -81,8 +82,8 @@ def run_passes(graph: Graph, facts: Facts, timings: dict[str, float]) -> list[Di
     return found
 
 
-def _failed(traced: Trace, found: list[Diagnostic]) -> CheckFailed:
-    return CheckFailed(_placed(traced, found))
+def _failed(traced: Trace, found: list[Diagnostic], timings: dict[str, float]) -> CheckFailed:
+    return CheckFailed(_placed(traced, found), timings_ms=timings)
 
 
 def _placed(traced: Trace, found: list[Diagnostic]) -> list[Diagnostic]:

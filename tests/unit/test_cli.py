@@ -32,6 +32,16 @@ def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pyte
     assert "use a pipeline that makes `values`" in error
 
 
+def test_a_file_of_several_pipelines_wants_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "twin_h.py"
+    loop = "@pipeline\ndef {}() -> None: ...\n\n\n"
+    file.write_text("from rlflow import pipeline\n\n\n" + loop.format("twin_h") + loop.format("other"))
+    assert main(["check", str(file)]) == 2
+    assert capsys.readouterr().err == f"rlflow: {file} has 2 pipelines: write {file}:twin_h or {file}:other\n"
+    assert main(["check", f"{file}:other"]) == 0
+    assert capsys.readouterr().out.startswith("other: 0 operators, 0 feedbacks, no error (")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -1,0 +1,143 @@
+"""From a pipeline file to a function whose signature is the command line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import shlex
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from .compile.plan import Plan
+from .errors import UsageError
+from .language.config import ref_of, resolve
+from .modules import load_file, users_code
+
+
+@dataclass(frozen=True)
+class Command:
+    """One pipeline of one file."""
+
+    file: str
+    pipeline: Callable[..., Plan]
+    modules: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline function."""
+        return self.pipeline.__name__
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Of the pipeline, with resolved types."""
+        hints = typing.get_type_hints(inspect.unwrap(self.pipeline), include_extras=True)
+        found = inspect.signature(self.pipeline).parameters
+        return {name: p.replace(annotation=hints.get(name, p.annotation)) for name, p in found.items()}
+
+    def with_flags(self, body: Callable[..., int]) -> Callable[..., int]:
+        """`body(command, parameters, *, options)` with the pipeline's parameters and its own options as flags."""
+        hints = typing.get_type_hints(body, include_extras=True)
+        options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        clash = sorted(self.parameters.keys() & {p.name for p in options})
+        if clash:
+            raise UsageError(f"{self.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
+        flags = [_flag(p) for p in self.parameters.values()]
+
+        def call(**given: Any) -> int:
+            parameters = {name: self._value(name, given.pop(name)) for name in self.parameters if name in given}
+            return body(self, parameters, **given)
+
+        call.__signature__ = inspect.Signature([*flags, *options])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in (*flags, *options)}
+        call.__doc__ = body.__doc__
+        return call
+
+    def _value(self, name: str, value: Any) -> Any:
+        return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
+
+    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
+        """The checked plan. Raises CheckFailed, and UsageError for a pipeline that raises while it is traced."""
+        with users_code(self.file), redirect_stdout(sys.stderr):
+            plan = self.pipeline(**parameters)
+        for one in swap:
+            name, sign, ref = one.partition("=")
+            if not sign:
+                raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
+            with users_code(f"--swap {one}"), redirect_stdout(sys.stderr):
+                plan = plan.replace(name, function_of(ref, f"--swap {one}"))
+        return plan
+
+    def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
+        """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
+        lines = [f"what was printed: {run_dir / 'logs'}"]
+        if checkpoint is None:
+            return "\n".join([*lines, "no checkpoint was written yet: start the run again"])
+        models: dict[str, Any] = {}
+        for feedback in plan.graph.feedbacks:
+            worker = plan.graph.workers[feedback.owner].name
+            name = f"{worker}_model" if f"{worker}_model" in self.parameters else "model"
+            if name in self.parameters:
+                models.setdefault(name, checkpoint / worker)
+        if not models:
+            return "\n".join([*lines, f"the last checkpoint: {checkpoint}"])
+        flags = [_written(name, value) for name, value in (dict(given) | models).items()] + [f"--swap {one}" for one in swap]
+        again = f"rlflow run {self.file} {' '.join(flags)}"
+        lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
+        return "\n".join([*lines, f"  {again}"])
+
+
+def command_of(file: str) -> Command:
+    """The pipeline of `FILE.py`, or of `FILE.py:name` where a file has several. Raises UsageError."""
+    path, _, name = file.partition(":")
+    with redirect_stdout(sys.stderr):  # what a file prints is no part of what a command says
+        module, modules = load_file(Path(path))
+    found = {k: v for k, v in vars(module).items() if hasattr(v, "__rlflow_pipeline__") and v.__module__ == module.__name__}
+    if not found:
+        raise UsageError(f"{path} has no pipeline: put @pipeline on a function")
+    if not name and len(found) == 1:
+        name = next(iter(found))
+    if name not in found:
+        which = f"no pipeline `{name}`" if name else f"{len(found)} pipelines"
+        raise UsageError(f"{path} has {which}: write {' or '.join(f'{path}:{one}' for one in found)}")
+    return Command(file, found[name], modules)
+
+
+def function_of(ref: str, where: str) -> Any:
+    """What `module:function` names."""
+    if ":" not in ref:
+        raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
+    try:
+        found = resolve(ref)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if not inspect.isfunction(found) and not isinstance(found, functools.partial):
+        raise UsageError(f"{where}: `{ref}` is a {type(found).__name__}, no function of operators")
+    return found
+
+
+def _written(name: str, value: Any) -> str:
+    """A parameter as a flag of the command line."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {shlex.quote(ref_of(value) if callable(value) else str(value))}"
+
+
+def _is_function(parameter: inspect.Parameter) -> bool:
+    return callable(parameter.default) and not isinstance(parameter.default, type)
+
+
+def _flag(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A keyword flag; a function is named as module:function."""
+    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if not _is_function(parameter):
+        return parameter
+    named = Annotated[str, Parameter(help="module:function")]
+    return parameter.replace(annotation=named, default=ref_of(parameter.default))
