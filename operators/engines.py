@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rlflow import Frozen, Move, Next, Objective, Served, Site, Weights, Worker, fresh, operator
+from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, Weights, Worker, fresh, operator
 from rlflow.errors import EngineError
 from rlflow.measure import note
 
@@ -45,9 +45,10 @@ class Embedded(Worker):
     """
 
     def __init__(
-        self, name: str, *, model: str = TINY, temperature: float = 1.0, max_new_tokens: int = 16, capacity: int = 256, threads: int = 1
-    ) -> None:
-        super().__init__(name, temperature=temperature)
+        self, name: str, *, model: str = TINY, temperature: float = 1.0, max_new_tokens: int = 16, capacity: int = 256, threads: int = 1,
+        on: Devices | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, temperature=temperature, on=on)
         self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
         self._client: HttpRolloutClient | None = None
 
@@ -248,8 +249,9 @@ class _Trainer(Worker):
         warmup_steps: int = 5,
         max_tokens: int = 16_384,
         threads: int = 1,
+        on: Devices | None = None,
     ) -> None:
-        super().__init__(name, dp=dp, temperature=temperature)
+        super().__init__(name, dp=dp, temperature=temperature, on=on)
         self.model, self.max_tokens, self.threads = model, max_tokens, threads
         self.optimizer = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "grad_clip": grad_clip, "warmup_steps": warmup_steps}
         self._published: tuple[int, dict[str, torch.Tensor]] | None = None

@@ -11,17 +11,19 @@ from ..language.dims import Dim, Fresh
 from ..language.loss import Loss, reads_of, rows_of
 from ..language.operator import Declaration
 from ..language.trace import Trace, TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
-from .ir import Feedback, Field, Graph, LossUse, Node, Place, Result, Size, Use, WeightsUse, Worker
+from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Result, Size, Use, WeightsUse, Worker
 
 
 def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagnostic]]:
     """The graph of a trace, and what could not be written down in it."""
     found: list[Diagnostic] = []
+    workers = tuple(_worker(trace, w, found) for w in trace.workers)
     graph = Graph(
         name=trace.name,
         module=trace.module,
         parameters=parameters,
-        workers=tuple(_worker(w, found) for w in trace.workers),
+        devices=tuple(Devices(id=d.id, name=d.devices.name, count=d.count, at=d.call.place) for d in trace.devices),
+        workers=workers,
         feedbacks=tuple(
             Feedback(
                 id=f.id,
@@ -134,7 +136,7 @@ def _loss(loss: Loss[Any, Any], at: Place, found: list[Diagnostic]) -> LossUse:
     )
 
 
-def _worker(traced: TracedWorker, found: list[Diagnostic]) -> Worker:
+def _worker(trace: Trace, traced: TracedWorker, found: list[Diagnostic]) -> Worker:
     worker, options = traced.worker, dict[str, Any]()
     for name, value in worker.options.items():
         try:
@@ -147,6 +149,10 @@ def _worker(traced: TracedWorker, found: list[Diagnostic]) -> Worker:
         ref=_class_ref(type(worker)),
         options=options,
         dp_size=worker.dp_size,
+        tp_size=worker.tp_size,
+        pp_size=worker.pp_size,
+        cp_size=worker.cp_size,
+        devices=trace.devices_of(traced),
         temperature=float(worker.temperature),
         at=traced.call.place,
     )

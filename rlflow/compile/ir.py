@@ -1,6 +1,7 @@
 """The graph of a pipeline, frozen: what every pass reads and what a plan stores.
 
-    Graph ── workers    processes with an engine
+    Graph ── devices    accelerators that workers share
+          ├─ workers    processes with an engine
           ├─ feedbacks  the back edges: weights that the next step starts from
           ├─ nodes      calls of operators, and records put together (operator is None), in the order of the trace
           └─ fields     what nodes write; nodes[f.node] is the one writer of field f
@@ -21,6 +22,7 @@ from ..language.source import Place, Ref
 from ..language.spec import Role, Spec
 
 __all__ = [
+    "Devices",
     "Dim",
     "Feedback",
     "Field",
@@ -154,6 +156,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.operator is None
 
 
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """Accelerators under one name. count 0: it was refused."""
+
+    id: int
+    name: str
+    count: int
+    at: Place
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker object of the pipeline. `resolve(ref)(**from_config(options))` is the worker again."""
 
@@ -161,9 +172,18 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ref: str
     options: dict[str, Any]
-    dp_size: int
+    dp_size: int  # data-parallel ranks: they alone cut rows
+    tp_size: int
+    pp_size: int
+    cp_size: int
+    devices: int | None  # None: CPU processes of its own
     temperature: float
     at: Place
+
+    @property
+    def world_size(self) -> int:
+        """All its ranks."""
+        return self.dp_size * self.tp_size * self.pp_size * self.cp_size
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +205,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     module: str
     parameters: dict[str, Any]  # of the pipeline function, resolved, as to_config gives them
+    devices: tuple[Devices, ...]
     workers: tuple[Worker, ...]
     feedbacks: tuple[Feedback, ...]
     nodes: tuple[Node, ...]

@@ -28,7 +28,7 @@ def verify(graph: Graph, facts: Facts) -> None:
 
 
 def _graph(graph: Graph) -> None:
-    for kind in (graph.nodes, graph.fields, graph.workers, graph.feedbacks):
+    for kind in (graph.nodes, graph.fields, graph.devices, graph.workers, graph.feedbacks):
         assert [item.id for item in kind] == list(range(len(kind))), "ids are indices"
     writers = [out for node in graph.nodes for out in node.outs]
     assert sorted(writers) == list(range(len(graph.fields))), "every field has one writer"
