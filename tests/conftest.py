@@ -1,0 +1,7 @@
+"""Every test, and every process that one starts, compares the contents of an operator's inputs before and after each call."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["RLFLOW_DEBUG"] = "1"  # before rlflow is imported, which reads it once
