@@ -19,6 +19,7 @@ from cyclopts import Parameter
 
 from .errors import RlflowError
 from .flags import Command
+from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
 
 Swap = Annotated[
@@ -39,6 +40,7 @@ def run(
     save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
     watermark: Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")] = 0,
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
+    debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
     """Check the pipeline, then run it. Ctrl-C finishes the step and saves; a second one stops at once."""
     from rich.console import Console
@@ -48,6 +50,8 @@ def run(
     from .run.session import run as run_plan
 
     plan = command.plan(parameters, swap)
+    if debug:
+        os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
     screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
     for warning in plan.warnings:

@@ -7,7 +7,7 @@ RlflowError
 ├── EngineError     an engine answered with an error, or with something else than its contract says
 ├── PoolError       a key that no longer exists, a column that was never put
 │   └── PoolFull    no room in the pool within the timeout
-├── OperatorError   an operator raised in its worker: carries the remote traceback
+├── OperatorError   an operator raised in its worker, with the remote traceback; or it wrote into what it was given
 ├── WaitTimeout     something did not happen in time: carries the name of the wait
 └── WorkerDied      a process of the run is gone: carries its name and how it ended
 """
@@ -42,7 +42,7 @@ class PoolFull(PoolError):
 
 
 class OperatorError(RlflowError):
-    """An operator raised in its worker."""
+    """An operator raised in its worker, or changed what it was given."""
 
 
 class WaitTimeout(RlflowError):

@@ -3,7 +3,7 @@
     hold     before the call: a tensor's version counter, a shallow copy of a list or a dict, a digest of a numpy array
     settle   after it: what has changed is an OperatorError that names operator, input and fix
 
-The version counter costs well under a microsecond a tensor and is always compared. It does not see a write through `.data`,
+The version counter costs about a microsecond a tensor and is always compared. It does not see a write through `.data`,
 `.numpy()` or a kernel of one's own. So in debug runs (`rlflow run --debug`, which sets RLFLOW_DEBUG=1) and in all of our
 tests contents are compared as well, by digest, and a result that shares memory with an input is refused: the input may be
 freed while the result is still read. Rows that a row operator hands on (`-> RowsT`) are the same fields, and may be shared.
@@ -30,6 +30,8 @@ VARIABLE = "RLFLOW_DEBUG"
 debug = os.environ.get(VARIABLE, "") not in ("", "0")  # worker processes inherit it
 
 Kind = Literal["tensor", "array", "list", "dict", "tuple", "record", "micro", "plain"]
+KINDS: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array", "": "plain"}
+KINDS |= {"builtins.list": "list", "builtins.dict": "dict", "builtins.tuple": "tuple"}
 COPY = {"tensor": ".clone()", "array": ".copy()", "list": ".copy()", "dict": ".copy()"}
 
 
@@ -64,18 +66,21 @@ def settle(declaration: Declaration, held: Iterable[Held], result: Any) -> None:
 
 # --- what is held ---------------------------------------------------------------------------------------------------------------------
 @cache
-def _kind(cls: type) -> Kind:
+def _kind(cls: type[Any]) -> Kind:
     if issubclass(cls, Record):
         return "record"
     if issubclass(cls, Micro | Objective):
         return "micro"
-    known: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array"}
-    known |= {"builtins.list": "list", "builtins.dict": "dict", "builtins.tuple": "tuple"}
-    return next((known[name] for base in cls.__mro__ if (name := f"{base.__module__}.{base.__qualname__}") in known), "plain")
+    names = (f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
+    return next((KINDS[name] for name in names if name in KINDS), KINDS[""])
+
+
+def _kind_of(value: object) -> Kind:
+    return _kind(type(value))  # type: ignore[arg-type]
 
 
 def _hold(held: list[Held], argument: int | str, inside: str, value: Any) -> None:
-    kind = _kind(type(value))
+    kind = _kind_of(value)
     if kind == "plain":
         return
     if kind in COPY:
@@ -91,7 +96,7 @@ def _parts(value: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
     elif kind == "micro":
         yield ".rows", value.rows
         yield ".parts", value.parts
-    elif kind in ("list", "tuple") and value and _kind(type(value[0])) != "plain":  # text is told by its first row
+    elif kind in ("list", "tuple") and value and _kind_of(value[0]) != "plain":  # text is told by its first row
         yield from ((f"[{i}]", one) for i, one in enumerate(value))
 
 
@@ -146,7 +151,7 @@ def _owns(declaration: Declaration, held: Iterable[Held], result: Any) -> None:
     given = [(one, _memory(one.value, one.kind)) for one in held]
     new = vars(result) if isinstance(result, Record) else {"": result}
     for name, value in new.items():
-        memory = _memory(value, _kind(type(value)))
+        memory = _memory(value, _kind_of(value))
         shared = next((one for one, there in given if memory and there and memory[0] < there[1] and there[0] < memory[1]), None)
         if shared is not None and not _mirrors(declaration):
             raise OperatorError(_not_owned(declaration, shared, name))
@@ -160,7 +165,7 @@ def _memory(value: Any, kind: Kind) -> tuple[int, int] | None:
         storage = value.untyped_storage()
         return (storage.data_ptr(), storage.data_ptr() + storage.nbytes()) if storage.data_ptr() else None
     if kind == "array":
-        while _kind(type(value.base)) == "array":
+        while _kind_of(value.base) == "array":
             value = value.base
         start = value.__array_interface__["data"][0]
         return (start, start + value.nbytes) if value.nbytes else None

@@ -114,7 +114,7 @@ def test_the_message_names_operator_place_field_and_fix() -> None:
 
 @pytest.mark.usefixtures("cheap")
 def test_a_keyword_is_named_like_a_position() -> None:
-    with pytest.raises(OperatorError, match="its input `rows.right`"):
+    with pytest.raises(OperatorError, match=r"its input `rows\.right`"):
         touch_right(rows=pair(), how=zero_span)
 
 
@@ -151,7 +151,8 @@ def test_an_array_is_compared_by_what_it_holds() -> None:
 @pytest.mark.usefixtures("cheap")
 def test_a_loss_that_writes_into_a_micro_batch_is_found_behind_train() -> None:
     objective: Objective[Any, Any] = Objective(rows=None, losses=(), parts=((pair(), pair()),))  # type: ignore[type-var]
-    with pytest.raises(OperatorError, match=r"`Trainer.train` .*or a loss that it calls, wrote into its input `objective.parts\[0\]\[1\].left`"):
+    says = r"`Trainer.train` .*or a loss that it calls, wrote into its input `objective.parts\[0\]\[1\].left`"
+    with pytest.raises(OperatorError, match=says):
         Trainer("t").train(SimpleNamespace(version=0), objective)
 
 
@@ -259,7 +260,7 @@ def test_a_new_field_in_the_memory_of_an_input_is_refused(how: Callable[[Any], A
 
 
 def test_a_field_of_a_new_record_is_named() -> None:
-    with pytest.raises(OperatorError, match="returns memory of its input `rows.right` as `left`"):
+    with pytest.raises(OperatorError, match=r"returns memory of its input `rows\.right` as `left`"):
         as_left(pair(), how=lambda rows: rows.right)
     assert as_left(pair(), how=lambda rows: rows.right + 1).left.tolist() == [[2.0] * 3] * 2
 
