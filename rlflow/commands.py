@@ -78,12 +78,12 @@ def check(command: Command, parameters: dict[str, Any], *, swap: Swap = (), form
     except CheckFailed as refused:
         return say_refused(command.name, refused, format)
     if format != "text":
-        _for_machines(command.name, CheckFailed(list(plan.warnings), (), plan.timings_ms), format)
+        _for_machines(command.name, CheckFailed(list(plan.warnings), plan.suppressed, plan.timings_ms), format)
         return 0
     for warning in plan.warnings:
         print(warning, end="\n\n")
     calls, feedbacks = sum(not node.is_record for node in plan.graph.nodes), len(plan.graph.feedbacks)
-    said = ", ".join(part for part in ("no error", totals(plan.warnings)) if part)
+    said = ", ".join(part for part in ("no error", totals(plan.warnings, plan.suppressed)) if part)
     took = sum(plan.timings_ms.values())
     print(f"{command.name}: {calls} operators, {feedbacks} feedback{'s' * (feedbacks != 1)}, {said} ({took:.1f} ms)")
     return 0

@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "RLF013": "a declaration that does not fit",
     "RLF014": "one field, two meanings",
     "RLF015": "a number that counts nothing",
+    "RLF017": "a comment that suppresses nothing (a warning)",
     # --- dtype, shape, role, rows
     "RLF101": "wrong dtype",
     "RLF102": "wrong number of axes",
@@ -55,3 +56,6 @@ CODES: dict[str, str] = {
     "RLF522": "another order of rows",
     "RLF523": "pad rows are missing",
 }
+
+# What `# rlflow: ignore[RLF210]` at a call may turn off: warnings, and errors after which the graph still means something and runs.
+SUPPRESSIBLE = frozenset({"RLF123", "RLF210", "RLF307", "RLF503"})

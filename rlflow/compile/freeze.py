@@ -12,6 +12,7 @@ from ..language.loss import Loss, reads_of, rows_of
 from ..language.operator import Declaration
 from ..language.trace import Trace, TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
 from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Result, Size, Use, WeightsUse, Worker
+from .suppress import ignores
 
 
 def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagnostic]]:
@@ -39,6 +40,7 @@ def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagno
         ),
         nodes=tuple(_node(trace, node, found) for node in trace.nodes),
         fields=tuple(_field(f) for f in trace.fields),
+        ignores=ignores(trace),
     )
     return graph, found
 

@@ -28,6 +28,8 @@ __all__ = [
     "Field",
     "Fresh",
     "Graph",
+    "Ignore",
+    "Lines",
     "LossUse",
     "Node",
     "Place",
@@ -199,6 +201,23 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     closes: tuple[WeightsUse, ...]
 
 
+class Lines(msgspec.Struct, frozen=True):
+    """Lines of a file, the last one included."""
+
+    file: str
+    first: int
+    last: int
+
+
+class Ignore(msgspec.Struct, frozen=True, kw_only=True):
+    """A comment `# rlflow: ignore[CODE]`."""
+
+    at: Place
+    codes: tuple[str, ...]
+    covers: tuple[Lines, ...]  # its own statement, and the lines of helpers that only this leads to
+    judged: bool  # its statement ran, so that it is to suppress something
+
+
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """A whole pipeline."""
 
@@ -210,6 +229,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     feedbacks: tuple[Feedback, ...]
     nodes: tuple[Node, ...]
     fields: tuple[Field, ...]
+    ignores: tuple[Ignore, ...] = ()
     schema: int = 1
 
     def writer(self, field: int) -> Node:

@@ -22,6 +22,7 @@ from .facts import Facts
 from .freeze import freeze, parameters_of
 from .ir import Graph
 from .plan import Plan, Swaps
+from .suppress import part
 from .verify import verify, verify_graph
 
 P = ParamSpec("P")
@@ -55,17 +56,18 @@ def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str
         trace.tracing(traced, run)
     except CheckFailed as stopped:  # a branch or a computation on a field: nothing after it can be traced
         timings["trace"] = (perf_counter() - start) * 1e3
-        raise _failed(traced, [*traced.diagnostics, *stopped.diagnostics], timings) from None
+        raise CheckFailed(_placed(traced, [*traced.diagnostics, *stopped.diagnostics]), timings_ms=timings) from None
     _check_swaps(traced, swaps)
     timings["trace"] = (perf_counter() - start) * 1e3
     start = perf_counter()
     graph, found = freeze(traced, parameters)
     timings["freeze"] = (perf_counter() - start) * 1e3
     facts = Facts()
-    found = [*traced.diagnostics, *found, *run_passes(graph, facts, timings)]
-    if any(d.severity == "error" for d in found):
-        raise _failed(traced, found, timings)
-    plan = Plan(graph=graph, facts=facts, warnings=tuple(_placed(traced, found)), timings_ms=timings)
+    told, suppressed = part(graph, [*traced.diagnostics, *found, *run_passes(graph, facts, timings)])
+    told, suppressed = _placed(traced, told), _placed(traced, suppressed)
+    if any(d.severity == "error" for d in told):
+        raise CheckFailed(told, suppressed, timings)
+    plan = Plan(graph=graph, facts=facts, warnings=tuple(told), suppressed=tuple(suppressed), timings_ms=timings)
     vars(plan)["_rebuild"] = lambda new: _build(run, fn, parameters, {**swaps, **_original_names(traced, new)})
     return plan
 
@@ -80,10 +82,6 @@ def run_passes(graph: Graph, facts: Facts, timings: dict[str, float]) -> list[Di
         timings[one.__name__] = (perf_counter() - start) * 1e3
         verify(graph, facts)
     return found
-
-
-def _failed(traced: Trace, found: list[Diagnostic], timings: dict[str, float]) -> CheckFailed:
-    return CheckFailed(_placed(traced, found), timings_ms=timings)
 
 
 def _placed(traced: Trace, found: list[Diagnostic]) -> list[Diagnostic]:

@@ -28,6 +28,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     graph: Graph
     facts: Facts
     warnings: tuple[Diagnostic, ...] = ()
+    suppressed: tuple[Diagnostic, ...] = ()  # by comments in the source
     timings_ms: dict[str, float] = {}
 
     def replace(self, name: str, other: Callable[..., Any]) -> Plan:

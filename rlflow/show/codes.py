@@ -7,7 +7,7 @@ from pathlib import Path
 
 import rlflow
 
-from ..compile.codes import CODES
+from ..compile.codes import CODES, SUPPRESSIBLE
 from ..errors import RlflowError, UsageError
 from ..language.trace import nearest
 
@@ -23,4 +23,10 @@ def explain_code(code: str, folders: tuple[Path, ...] = FOLDERS) -> str:
     page = next((file for folder in folders if (file := folder / f"{name}.md").is_file()), None)
     if page is None:
         raise RlflowError(f"{name}: {CODES[name]}; its page is missing, looked for in {' and '.join(map(str, folders))}")
-    return page.read_text(encoding="utf-8").rstrip()
+    return f"{page.read_text(encoding='utf-8').rstrip()}\n\n{_suppression(name)}"
+
+
+def _suppression(code: str) -> str:
+    if code not in SUPPRESSIBLE:
+        return "It cannot be suppressed."
+    return f"Where it is meant: `# rlflow: ignore[{code}] why`, on a line of the call, or alone on the line above it."

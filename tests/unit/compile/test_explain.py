@@ -81,3 +81,8 @@ def test_a_page_that_is_missing_is_said_so(tmp_path: Path) -> None:
 def test_an_unknown_code_has_a_near_miss() -> None:
     with pytest.raises(UsageError, match=r"there is no code RLF203x; did you mean `RLF203`\?"):
         explain_code("RLF203x")
+
+
+def test_the_page_says_whether_the_code_can_be_suppressed() -> None:
+    assert explain_code("RLF202").endswith("\nIt cannot be suppressed.")
+    assert "\nWhere it is meant: `# rlflow: ignore[RLF210] why`, on a line of the call" in explain_code("RLF210")

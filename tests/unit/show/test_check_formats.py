@@ -104,3 +104,13 @@ def test_github_escapes_what_would_end_a_property_or_the_message() -> None:
 def test_the_text_form_counts_in_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", written(tmp_path, "counted_h", SPREAD)]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == "2 errors"
+
+
+def test_warnings_and_what_is_suppressed_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = '    dataset("x.parquet", tokenizer="tiny"){}\n'
+    file = written(tmp_path, "warned_h", HEAD + made.format("  # rlflow: ignore[RLF210]") + made.format(""))
+    assert main(["check", file]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("wrong: 2 operators, 0 feedbacks, no error, 1 warning, 1 suppressed (")
+    assert main(["check", file, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["ok"], [d["line"] for d in said["warnings"]], [d["line"] for d in said["suppressed"]]) == (True, [9], [8])

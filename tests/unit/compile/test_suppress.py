@@ -1,0 +1,178 @@
+"""`# rlflow: ignore[CODE]` at a call: what it hides, what it does not, and which comments are idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import check
+
+from rlflow import CheckFailed, Plan
+from rlflow.compile.codes import CODES, SUPPRESSIBLE
+
+HEAD = """from rlflow import pipeline
+from start import Start
+from vocabulary import grpo, keep_mixed, length_penalty, truncated_importance
+
+
+"""
+LOOP = HEAD + "@pipeline\ndef loop(twice: bool = False) -> None:\n    s = Start()\n{}    s.finish(s.rows())\n"
+DEAD = "length_penalty(s.rewards, s.ready.response_mask, limit=100)"
+
+
+def plan_of(folder: Path, program: str) -> Plan:
+    plan = check("suppressed_h", program, folder)
+    assert plan is not None
+    return plan
+
+
+def codes(plan: Plan) -> tuple[list[str], list[str]]:
+    """Warnings, suppressed."""
+    return [d.code for d in plan.warnings], [d.code for d in plan.suppressed]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"    {DEAD}  # rlflow: ignore[RLF210]\n",
+        f"    {DEAD}  # rlflow: ignore[RLF307, rlf210] to look at\n",
+        f"    # rlflow: ignore[RLF210]\n    {DEAD}\n",
+        f"    # rlflow: ignore[RLF210]\n    # to look at\n    {DEAD}\n",
+        "    length_penalty(  # rlflow: ignore[RLF210]\n        s.rewards, s.ready.response_mask, limit=100\n    )\n",
+        "    length_penalty(\n        s.rewards,  # rlflow: ignore[RLF210]\n        s.ready.response_mask, limit=100\n    )\n",
+        "    length_penalty(\n        # rlflow: ignore[RLF210]\n        s.rewards, s.ready.response_mask, limit=100\n    )\n",
+        "    length_penalty(\n        s.rewards, s.ready.response_mask, limit=100\n    )  # rlflow: ignore[RLF210]\n",
+        f"    if True:\n        kept = {DEAD}  # rlflow: ignore[RLF210]\n",
+    ],
+)
+def test_a_comment_on_any_line_of_the_call_or_alone_above_it_hides(lines: str, tmp_path: Path) -> None:
+    told, suppressed = codes(plan_of(tmp_path, LOOP.format(lines)))
+    assert suppressed == ["RLF210"]
+    assert set(told) <= {"RLF017"}  # RLF307 of the second
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"    {DEAD}\n    # rlflow: ignore[RLF210]\n",
+        f"    # rlflow: ignore[RLF210]\n\n    {DEAD}\n",
+        f"    x = 1  # rlflow: ignore[RLF210]\n    {DEAD}\n",
+        f"    {DEAD}\n    x = 1  # rlflow: ignore[RLF210]\n",
+    ],
+)
+def test_a_comment_elsewhere_hides_nothing(lines: str, tmp_path: Path) -> None:
+    told, suppressed = codes(plan_of(tmp_path, LOOP.format(lines)))
+    assert (sorted(told), suppressed) == (["RLF017", "RLF210"], [])
+
+
+def test_a_string_is_no_comment(tmp_path: Path) -> None:
+    assert codes(plan_of(tmp_path, LOOP.format(f'    {DEAD}; "# rlflow: ignore[RLF210]"\n'))) == (["RLF210"], [])
+
+
+def test_a_comment_in_a_branch_that_is_not_taken_is_not_idle(tmp_path: Path) -> None:
+    assert codes(plan_of(tmp_path, LOOP.format(f"    if twice:\n        {DEAD}  # rlflow: ignore[RLF210]\n"))) == ([], [])
+
+
+def test_a_comment_of_another_pipeline_is_not_idle(tmp_path: Path) -> None:
+    other = "\n\n@pipeline\ndef other() -> None:\n    s = Start()\n    s.finish(s.rows())  # rlflow: ignore[RLF307]\n"
+    assert codes(plan_of(tmp_path, LOOP.format("") + other)) == ([], [])
+
+
+LAGGING = (
+    HEAD
+    + """@pipeline
+def loop() -> None:
+    s = Start(max_lag=1{more})
+    s.finish(s.rows({weighed})){comment}
+"""
+)
+WEIGHED = "truncated_importance(s.advantages, s.old(), s.ready.rollout_log_probs, s.ready.response_mask)"
+
+
+@pytest.mark.parametrize(
+    ("code", "program"),
+    [
+        ("RLF307", LAGGING.replace("{more}", "").replace("{weighed}", "")),
+        ("RLF123", LAGGING.replace("{more}", ", temperature=0.7").replace("{weighed}", WEIGHED)),
+    ],
+)
+def test_an_error_that_is_hidden_leaves_a_whole_graph(code: str, program: str, tmp_path: Path) -> None:
+    """RLF123 poisons what its call makes. Hidden, it does not."""
+    with pytest.raises(CheckFailed) as refused:
+        check("told_h", program.replace("{comment}", ""), tmp_path)
+    assert [d.code for d in refused.value.diagnostics] == [code]
+    plan = plan_of(tmp_path, program.replace("{comment}", f"  # rlflow: ignore[{code}]"))
+    assert codes(plan) == ([], [code])
+    assert plan.facts.failed == set()
+    assert plan.facts.specs.keys() == {field.id for field in plan.graph.fields}
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+LATE = (
+    HEAD
+    + """from rlflow import Record
+from vocabulary import InputIds, ResponseMask, Uid
+
+
+class Scored(Record):
+    input_ids: InputIds
+    response_mask: ResponseMask
+    uid: Uid
+
+
+@pipeline
+def loop() -> None:
+    s = Start(dp=1)
+    rows = Scored(input_ids=s.ready.input_ids, response_mask=s.ready.response_mask, uid=s.ready.uid)
+    kept = keep_mixed(rows, s.score.token_level_scores)  # rlflow: ignore[RLF503]
+    late = keep_mixed(kept, s.score.token_level_scores)
+    s.finish(s.rows())
+"""
+)
+
+
+def test_what_follows_from_a_hidden_error_is_judged(tmp_path: Path) -> None:
+    """Told of the first filter, the check would keep quiet about the second."""
+    with pytest.raises(CheckFailed) as refused:
+        check("late_h", LATE, tmp_path)
+    assert [d.code for d in refused.value.suppressed] == ["RLF503"]
+    assert [d.code for d in refused.value.diagnostics if d.severity == "error"] == ["RLF503"]
+    assert str(refused.value).endswith("1 error, 1 warning, 1 suppressed")
+
+
+HELPED = (
+    HEAD
+    + """def helper(s: Start) -> None:
+    length_penalty(s.rewards, s.ready.response_mask, limit=100)
+
+
+@pipeline
+def loop() -> None:
+    s = Start()
+{calls}    s.finish(s.rows())
+"""
+)
+
+
+def test_a_comment_at_the_line_that_calls_a_helper(tmp_path: Path) -> None:
+    once = HELPED.format(calls="    helper(s)  # rlflow: ignore[RLF210]\n")
+    assert codes(plan_of(tmp_path, once)) == ([], ["RLF210"])
+
+
+def test_a_comment_at_one_of_two_callers_of_a_helper_is_not_for_the_other(tmp_path: Path) -> None:
+    twice = HELPED.format(calls="    helper(s)  # rlflow: ignore[RLF210]\n    helper(s)\n")
+    assert codes(plan_of(tmp_path, twice)) == (["RLF210", "RLF210", "RLF017"], [])
+
+
+def test_a_comment_in_the_helper_is_for_all_its_callers(tmp_path: Path) -> None:
+    inside = HELPED.replace("limit=100)", "limit=100)  # rlflow: ignore[RLF210]").format(calls="    helper(s)\n    helper(s)\n")
+    assert codes(plan_of(tmp_path, inside)) == ([], ["RLF210", "RLF210"])
+
+
+def test_what_can_be_suppressed_is_a_code() -> None:
+    assert CODES.keys() >= SUPPRESSIBLE
+
+
+def test_nothing_of_a_lost_graph_can_be_suppressed() -> None:
+    """Names, dtypes, shapes and owners: without them no field could be told from another."""
+    assert [code for code in SUPPRESSIBLE if code.startswith(("RLF00", "RLF01", "RLF10", "RLF13", "RLF20"))] == []
