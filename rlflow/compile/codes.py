@@ -35,7 +35,7 @@ CODES: dict[str, str] = {
     "RLF131": "the whole batch meets a part of it",
     "RLF132": "the stream meets the batch",
     # --- ownership and lifetime
-    "RLF201": "two writers of one feedback",
+    "RLF201": "two writers",
     "RLF202": "weights are read after they were moved",
     "RLF203": "a worker does not hold these weights",
     "RLF204": "wrong reading of the weights",

@@ -118,6 +118,9 @@ ROLE_HELP = {  # (wanted, got) → what to do
     ),
     ("log_prob(served)", "log_prob(current)"): "these are the log-probs recorded while sampling: pass `rollout_log_probs`",
     ("log_prob(frozen)", "log_prob(current)"): "the reference is frozen: score with `reference.load()`",
+    ("mask(response)", "mask(attention)"): (
+        "it is 1 on prompts and on what tools and users say, which would then be trained: pass `response_mask`"
+    ),
     ("reward(raw)", "reward(shaped)"): "judge on the scores as the verifier gave them: pass `token_level_scores`",
     ("reward(shaped)", "reward(raw)"): "shape the scores first, if only by the identity: pass `token_level_rewards`",
 }

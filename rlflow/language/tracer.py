@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from . import source, trace
 from .config import NotConfig, to_config
 from .counts import counts_of, is_count
+from .denominator import uncounted
 from .diagnostic import CheckFailed, Diagnostic, Label
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, reads_of, rows_of
@@ -78,8 +79,8 @@ class CallTracer:
         if node.worker is not None:
             self.trace.adopt(node.worker, node.call)
         self.trace.nodes.append(node)
-        for objective in (v for v in bound.values() if isinstance(v, Objective)):
-            self._losses(objective)
+        for name, objective in ((n, v) for n, v in bound.items() if isinstance(v, Objective)):
+            self._losses(name, objective)
         full = self._defaults(bound)
         node.order = tuple(full)
         for name, value in full.items():
@@ -130,13 +131,16 @@ class CallTracer:
                 full[name] = parameter.default
         return full
 
-    def _losses(self, objective: Objective[Any, Any]) -> None:
+    def _losses(self, param: str, objective: Objective[Any, Any]) -> None:
+        at = source.argument(self.node.call, param, self.declaration.positions.get(param))
         losses: tuple[Loss[Any, Any], ...] = objective.losses
         if not losses:
             self.refuse("RLF011", f"`{self.node.title}` is given no loss", help="name at least one: `micro.loss(ppo_clip())`")
         self.node.losses += losses
         for loss in losses:
             self.reads |= reads_of(loss)
+            for found in uncounted(loss):
+                self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
 
     def _argument(self, name: str, value: Any) -> None:
         hint, spec = self.declaration.hints.get(name), self.declaration.specs.get(name)
@@ -315,6 +319,8 @@ class CallTracer:
         if param is None or not isinstance(given, Record):
             self.refuse("RLF005", f"`{param}` of `{self.node.title}` is a record, got {given!r}")
             raise CheckFailed([])  # told already; nothing after it can be traced
+        if self.declaration.rows == "keep":
+            self._not_its_own(param)
         self.node.result = {"kind": kind, "record": type(given), "param": param}
         record = object.__new__(type(given))
         for name, value in values_of(given).items():
@@ -322,6 +328,16 @@ class CallTracer:
                 value = self.trace.add_field(name, self.node, None, trace.field_of(value))
             object.__setattr__(record, name, value)
         return record
+
+    def _not_its_own(self, param: str) -> None:
+        name = self.declaration.name
+        self.refuse(
+            "RLF013",
+            f'`{name}` hands back all of `{param}`, fields of others included, and has rows="keep"',
+            related=labels(source.parameter_ref(self.declaration.fn, "")),
+            notes=("each field has one writer: with two, a reader gets the one that came last",),
+            help='return the fields that it makes, or say what it does to the rows: `@operator(..., rows="filter")`',
+        )
 
     def _next_weights(self, reading: str, bound: dict[str, Any]) -> WeightsValue:
         node = self.node

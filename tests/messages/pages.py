@@ -1,10 +1,10 @@
 """The pages of this folder as data: `RLF202.md` → its cases → what is said of each bad program.
 
-    # RLF202: title                    the title of rlflow/compile/codes.py
-    why this is bad in RL
-    ## read after move                 a case; its programs are rlf202_read_after_move.py
-    what went wrong, in a sentence
-    ```python  ```text  ```python      the bad program, the exact message, the program repaired
+# RLF202: title                    the title of rlflow/compile/codes.py
+why this is bad in RL
+## read after move                 a case; its programs are rlf202_read_after_move.py
+what went wrong, in a sentence
+```python  ```text  ```python      the bad program, the exact message, the program repaired
 """
 
 from __future__ import annotations

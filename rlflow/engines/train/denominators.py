@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlflow.errors import EngineError
+from rlflow.language.denominator import KEYS
 
 from .distributed import Ranks
 from .protocol import LossLike, ObjectiveLike, RowsLike
@@ -17,7 +18,6 @@ from .protocol import LossLike, ObjectiveLike, RowsLike
 __all__ = ["Counts", "divisor", "local_counts", "whole_counts"]
 
 Counts = Mapping[str, int]
-KEYS = {"trajectories": ("uid", "traj_uid"), "groups": ("uid",)}  # what makes two rows one of them
 
 
 def local_counts(minibatch: Sequence[RowsLike]) -> dict[str, int]:
@@ -35,7 +35,7 @@ def whole_counts(objective: ObjectiveLike, losses: Collection[LossLike], ranks: 
     (some would wait for ever).
     """
     planned = tuple(objective.counts or ()) or ({},) * len(objective.parts)
-    asked = sorted({loss.denominator for loss in losses if isinstance(loss.denominator, str)} & KEYS.keys())
+    asked = sorted({counted for loss in losses if isinstance(counted := loss.denominator, str) and KEYS.get(counted)})
     words = [_word(part, asked, plan) for part, plan in zip(objective.parts, planned, strict=False)]
     told = ranks.exchange({"parts": words, "plans": len(planned), "size": len(objective.parts)}, "the counts of the mini-batches")
     _refuse_unequal(told)

@@ -1,0 +1,55 @@
+"""What a loss may be divided by: the engine divides, so it must be able to count.
+
+tokens, rows              counted from the masks that every training forward reads
+trajectories, groups      counted by keys, which the loss must read: a field that nobody reads is not brought to the trainer
+a number above 0          itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from . import source
+from .diagnostic import Label
+from .loss import Loss, rows_of
+from .record import labels, names_of
+
+KEYS: dict[str, tuple[str, ...]] = {"tokens": (), "rows": (), "trajectories": ("uid", "traj_uid"), "groups": ("uid",)}
+
+
+class Uncounted(NamedTuple):
+    """Why a loss cannot be divided."""
+
+    code: str
+    message: str
+    label: str
+    declared: tuple[Label, ...]
+    help: str
+
+
+def uncounted(loss: Loss[Any, Any]) -> Iterator[Uncounted]:
+    """Nothing, for a denominator that the engine can count."""
+    if not loss.active:
+        return
+    name, wanted, record = type(loss).__name__, loss.denominator, rows_of(loss)
+    declared = _declared(type(loss))
+    if not _is_one(wanted):
+        message = f"`{name}` is divided by {wanted!r}, which nobody counts"
+        help = f"a denominator is one of {', '.join(KEYS)}, or a number above 0"
+        yield Uncounted("RLF013", message, "the engine sums the terms and divides", declared, help)
+        return
+    for key in KEYS.get(str(wanted), ()):
+        if key not in names_of(record):
+            message = f"`{record.__name__}` has no field `{key}`, by which the {wanted} of `{name}` are counted"
+            yield Uncounted("RLF001", message, f"divided by its {wanted}", declared, f"give `{record.__name__}` the field `{key}`")
+
+
+def _is_one(wanted: object) -> bool:
+    number = isinstance(wanted, int | float) and not isinstance(wanted, bool) and wanted > 0
+    return number or (isinstance(wanted, str) and wanted in KEYS)
+
+
+def _declared(cls: type[Loss[Any, Any]]) -> tuple[Label, ...]:
+    getter = getattr(cls.denominator, "fget", None)  # a class may hold a plain attribute in its place
+    return () if getter is None or cls.denominator is Loss.denominator else labels(source.parameter_ref(getter, ""))
