@@ -10,6 +10,7 @@ Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refuse
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 import typing
@@ -49,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except RlflowError as error:
         print(f"rlflow: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `rlflow explain ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 1

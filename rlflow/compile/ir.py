@@ -230,7 +230,6 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     fields: tuple[Field, ...]
     ignores: tuple[Ignore, ...] = ()
-    schema: int = 1
 
     def writer(self, field: int) -> Node:
         """The node that writes a field."""

@@ -8,7 +8,7 @@ Plan.from_json(plan.to_json()) == plan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -18,8 +18,16 @@ from ..errors import UsageError
 from ..language.diagnostic import Diagnostic
 from .facts import Facts
 from .ir import Graph, decode, encode
+from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views, views
 
+SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
 Swaps = Mapping[str, Callable[..., Any]]  # node name -> what replaces its operator
+
+
+class _Head(msgspec.Struct):
+    """What tells the version of a plan, whatever else is in it."""
+
+    schema: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -30,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     warnings: tuple[Diagnostic, ...] = ()
     suppressed: tuple[Diagnostic, ...] = ()  # by comments in the source
     timings_ms: dict[str, float] = {}
+    schema: int = SCHEMA
 
     def replace(self, name: str, other: Callable[..., Any]) -> Plan:
         """The same pipeline with the operator of node `name` replaced; traced and checked again.
@@ -46,13 +55,46 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise UsageError("a plan that was read from a file cannot be traced again: call the pipeline, and replace there")
         return rebuild({name: other})
 
+    @cached_property
+    def views(self) -> Views:
+        """All of the following, by name; what `rlflow explain --json` prints."""
+        return views(self.graph, self.facts)
+
+    @property
+    def fields(self) -> tuple[FieldView, ...]:
+        """Every field where it is made, with its writer, readers, birth and death."""
+        return self.views.fields
+
+    @property
+    def operators(self) -> tuple[OperatorView, ...]:
+        """Every call, with what it reads, writes and frees."""
+        return self.views.operators
+
+    @property
+    def edges(self) -> tuple[EdgeView, ...]:
+        """What crosses from process to process."""
+        return self.views.edges
+
+    @property
+    def feedbacks(self) -> tuple[FeedbackView, ...]:
+        """Every back edge."""
+        return self.views.feedbacks
+
+    @property
+    def dropped(self) -> DroppedView:
+        """What is left out, and why."""
+        return self.views.dropped
+
     def to_json(self) -> bytes:
         """The whole plan; equal plans give equal bytes."""
         return encode(self)
 
     @staticmethod
     def from_json(data: bytes) -> Plan:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`. Raises UsageError for a plan of another schema, msgspec.ValidationError for what is no plan."""
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema != SCHEMA:
+            raise UsageError(f"this plan is of schema {schema}, rlflow reads schema {SCHEMA}: make it again from its pipeline")
         return decode(data, Plan)
 
     def explain(self) -> str:

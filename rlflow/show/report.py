@@ -57,18 +57,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(pipeline: str, found: Sequence[Diagnostic], suppressed: Sequence[Diagnostic], timings_ms: Mapping[str, float]) -> Report:
     """All that a check said about `pipeline`. It is ok without an error."""
-    errors = tuple(_finding(d) for d in found if d.severity == "error")
+    errors = tuple(finding(d) for d in found if d.severity == "error")
     return Report(
         ok=not errors,
         pipeline=pipeline,
         errors=errors,
-        warnings=tuple(_finding(d) for d in found if d.severity == "warning"),
-        suppressed=tuple(map(_finding, suppressed)),
+        warnings=tuple(finding(d) for d in found if d.severity == "warning"),
+        suppressed=tuple(map(finding, suppressed)),
         timings_ms={name: round(ms, 3) for name, ms in timings_ms.items()},
     )
 
 
-def _finding(found: Diagnostic) -> Finding:
+def finding(found: Diagnostic) -> Finding:
+    """A diagnostic as data."""
     return Finding(
         code=found.code,
         message=found.message,

@@ -28,7 +28,7 @@ def test_a_field_says_who_reads_it_and_after_whom_it_dies() -> None:
 def test_what_nobody_reads_is_marked() -> None:
     text = penalised(kl=0.0).explain()
     assert line(text, "x   returns") == "x returns f32[512, S - 1] returns batch policy@served nobody: dropped"
-    assert line(text, "x reference.log_probs") == "x reference.log_probs on reference, per row, dropped: nothing depends on it"
+    assert line(text, "x reference.log_probs") == "x reference.log_probs on reference, per row, dropped"
 
 
 def test_hops_are_counted_in_bytes_a_row() -> None:
@@ -48,21 +48,25 @@ def test_no_line_is_wider_than_a_terminal() -> None:
     assert max(len(row) for row in penalised(kl=0.1, dp=2).explain().splitlines()) <= 140
 
 
+def test_what_is_dropped_and_why() -> None:
+    text = penalised(kl=0.0).explain()
+    assert "  nothing that the step leaves behind depends on it: reference.load; reference.log_probs\n" in text
+    assert "nobody reads it: it never leaves its writer: " in text
+
+
 def test_the_same_as_json() -> None:
     data = json.loads(json.dumps(explain_json(penalised())))
     uid = next(f for f in data["fields"] if f["name"] == "uid" and f["writer"] == "engine.rollout")
-    assert uid == {
-        "name": "uid",
-        "writer": "engine.rollout",
+    assert {key: uid[key] for key in ("dtype", "shape", "scope", "role", "readers", "born", "dies", "version")} == {
         "dtype": "i64",
         "shape": ["8*P"],
-        "role": "group",
         "scope": "stream",
-        "versions": ["policy@served"],
+        "role": "group",
         "readers": ["grpo"],
-        "dies_after": "grpo",
+        "born": "engine.rollout",
+        "dies": "grpo",
+        "version": "policy@served",
     }
-    assert [c["name"] for c in data["calls"] if not c["needed"]] == ["reference.load", "reference.log_probs"]
     assert data["warnings"] == []
 
 

@@ -30,6 +30,9 @@ from vocabulary import (
 
 from rlflow import CheckFailed, Feedback, Plan, Worker, absent, operator, pipeline
 from rlflow.errors import UsageError
+from rlflow.flags import command_of
+
+SHIPPED = [file for file in sorted((Path(__file__).parents[3] / "pipelines").rglob("*.py")) if "\n@pipeline\n" in file.read_text()]
 
 
 @operator(per="group")
@@ -56,7 +59,21 @@ def test_json_round_trip(make: functools.partial[Plan]) -> None:
 
 def test_what_is_no_plan_is_refused_with_its_path() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"\$\.graph"):
-        Plan.from_json(b'{"graph": 3, "facts": {}}')
+        Plan.from_json(b'{"graph": 3, "facts": {}, "schema": 2}')
+    with pytest.raises(msgspec.ValidationError, match="missing required field `schema`"):
+        Plan.from_json(b"{}")
+
+
+def test_a_plan_of_another_schema_is_refused() -> None:
+    data = penalised().to_json().replace(b'"schema":2', b'"schema":1')
+    with pytest.raises(UsageError, match=r"^this plan is of schema 1, rlflow reads schema 2: make it again from its pipeline$"):
+        Plan.from_json(data)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_every_shipped_pipeline_loads_back_equal(file: Path) -> None:
+    plan = command_of(str(file)).plan({})
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_ids_and_names_are_stable() -> None:
