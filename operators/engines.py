@@ -317,7 +317,7 @@ class Torch(_Trainer):
         """Log-prob of every next token under `weights`, in nats, at the worker's temperature: f32[B, R], 0 beyond a row's end."""
         return self.engine.log_probs(input_ids, position_ids, attention_mask)
 
-    @operator(per="micro")
+    @operator(per="micro", from_forward="updates")
     def train(self, weights: Move[Policy], objective: Objective[PolicyForward, ModelRowsT], *, updates: int = 1) -> Next[Policy]:
         """One optimizer step a mini-batch, `updates` times over: takes version k, hands on k + 1."""
         return Next(self.name, "next", self._update(objective, updates), self)
@@ -338,7 +338,7 @@ class TorchCritic(_Trainer):
         """The value before every next token: f32[B, R], 0 beyond a row's end."""
         return self.engine.values(input_ids, position_ids, attention_mask)
 
-    @operator(per="micro")
+    @operator(per="micro", from_forward="updates")
     def train(self, weights: Move[Critic], objective: Objective[CriticForward, ModelRowsT], *, updates: int = 1) -> Next[Critic]:
         """One optimizer step a mini-batch, `updates` times over: takes version k, hands on k + 1."""
         return Next(self.name, "next", self._update(objective, updates), self)

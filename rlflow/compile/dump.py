@@ -9,7 +9,7 @@ TABLES = {
     "own": (),
     "infer": ("specs", "rows", "temperature"),
     "version": ("versions",),
-    "live": ("last_read",),
+    "live": ("last_read", "from_forward", "dropped"),
     "order": (),
     "place": ("site",),
 }
@@ -27,7 +27,7 @@ def dump(plan: Plan, name: str) -> str:
 
 
 def _name(plan: Plan, table: str, key: int) -> str:
-    if table == "site":
+    if table in ("site", "from_forward", "dropped"):
         return f"{key} {plan.graph.nodes[key].name}"
     return f"{key} {plan.graph.writer(key).name}.{plan.graph.fields[key].name}"
 

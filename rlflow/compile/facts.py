@@ -3,7 +3,7 @@
     own       failed
     infer     specs, rowsets, rows, temperature, failed
     version   versions, corrected
-    live      needed, read, last_read
+    live      needed, read, last_read, from_forward, dropped
     place     site
 
 A field without a spec is poisoned: something before it was refused, so nothing about it is news.
@@ -51,6 +51,8 @@ class Facts(msgspec.Struct, kw_only=True):
     needed: frozenset[int] = frozenset()  # nodes that the next step, or a sink, depends on
     read: frozenset[int] = frozenset()  # fields that a needed node reads, itself or through records and row operators
     last_read: dict[int, int] = {}  # field -> the last needed node, in order, that reads it or a mirror of it
+    from_forward: dict[int, dict[str, str]] = {}  # training node -> field of its record -> field of its forward that stands in for it
+    dropped: dict[int, str] = {}  # node -> why no plan has it
     site: dict[int, str] = {}  # node -> process that runs it
 
     def letter(self, name: str) -> Dim:

@@ -53,7 +53,13 @@ def _field(traced: TracedField) -> Field:
 
 def _use(traced: TracedUse) -> Use:
     return Use(
-        param=traced.param, field=traced.field.id, declared=traced.declared, read=traced.read, at=traced.at, declaration=traced.declaration
+        param=traced.param,
+        field=traced.field.id,
+        declared=traced.declared,
+        read=traced.read,
+        forward=traced.forward,
+        at=traced.at,
+        declaration=traced.declaration,
     )
 
 

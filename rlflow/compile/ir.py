@@ -66,6 +66,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     field: int
     declared: Spec | None  # None: passed through unread
     read: bool
+    forward: str | None = None  # the field of the training forward that may stand in for it, see `Loss.from_forward`
     at: Place  # of the argument
     declaration: Ref  # of the parameter, or of the field in the record class that asks for it
 

@@ -3,7 +3,7 @@
 own       one writer a feedback; who holds which version; moves; how the loop is closed
 infer     dtype, shape, role and rows of every field; temperatures
 version   which version of which feedback every field depends on
-live      which calls and fields the next step depends on
+live      which calls and fields the next step depends on; which are dropped, and why
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide
 place     which process runs a call
 """

@@ -16,7 +16,7 @@ def verify(graph: Graph, facts: Facts) -> None:
     for table in (facts.specs, facts.rows, facts.temperature, facts.versions, facts.last_read):
         for field in table:
             assert 0 <= field < len(graph.fields), f"field {field} is out of range"
-    for node in (*facts.failed, *facts.needed, *facts.site, *facts.last_read.values()):
+    for node in (*facts.failed, *facts.needed, *facts.site, *facts.last_read.values(), *facts.from_forward, *facts.dropped):
         assert 0 <= node < len(graph.nodes), f"node {node} is out of range"
     for i, rows in enumerate(facts.rowsets):
         assert rows.id == i, f"row set {i} has id {rows.id}"

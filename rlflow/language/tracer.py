@@ -16,7 +16,7 @@ from .counts import counts_of, is_count
 from .denominator import uncounted
 from .diagnostic import CheckFailed, Diagnostic, Label
 from .feedback import READINGS, Feedback
-from .loss import Loss, Micro, Objective, reads_of, rows_of
+from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
 from .operator import Declaration
 from .record import Absent, Record, labels, names_of, specs_of, values_of
 from .source import Call, Place, Ref
@@ -72,6 +72,7 @@ class CallTracer:
     def __init__(self, current: Trace, node: TracedNode, declaration: Declaration) -> None:
         self.trace, self.node, self.declaration = current, node, declaration
         self.reads: dict[str, Spec] = {}  # what the losses of this call read of its record
+        self.always: set[str] = set()  # fields of records that it reads itself
 
     def run(self, bound: dict[str, Any]) -> Any:
         node = self.node
@@ -85,6 +86,7 @@ class CallTracer:
         node.order = tuple(full)
         for name, value in full.items():
             self._argument(name, value)
+        self._from_forward()
         return self._result(full)
 
     def refuse(
@@ -141,6 +143,17 @@ class CallTracer:
             self.reads |= reads_of(loss)
             for found in uncounted(loss):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
+
+    def _from_forward(self) -> None:
+        """Marks fields that the forward of a single pass may stand in for: every loss that reads one says so, and nothing else reads it."""
+        passes, losses = self.declaration.from_forward, [loss for loss in self.node.losses if loss.active]
+        if passes is None or self.node.config.get(passes) != 1:
+            return
+        for use in self.node.uses:
+            field = use.param.partition(".")[2]
+            sources = {from_forward_of(loss).get(field) for loss in losses if field in reads_of(loss)}
+            if use.read and len(sources) == 1 and field not in self.always:
+                use.forward = sources.pop()
 
     def _argument(self, name: str, value: Any) -> None:
         hint, spec = self.declaration.hints.get(name), self.declaration.specs.get(name)
@@ -238,6 +251,7 @@ class CallTracer:
             )
             return
         self.node.records[name] = type(record)
+        self.always |= specs_of(wanted).keys()
         reads, given = specs_of(wanted) | self.reads, values_of(record)
         for missing in [n for n in reads if n not in given]:
             self._lacking(missing, name, type(record), wanted, at)

@@ -59,8 +59,8 @@ class GraphView:
         return {field: columns[origin] for field, origin in origins.items() if origin in columns}
 
     def writers(self, node: Node) -> set[int]:
-        """The nodes whose columns `node` is handed."""
-        return {self.graph.origin(use.field).node for use in node.uses}
+        """The nodes whose columns `node` is handed: those of fields that nobody reads, and those that made them, may be dropped."""
+        return {self.graph.origin(use.field).node for use in node.uses if use.field in self.facts.read}
 
     def _behind(self, node: Node) -> set[int]:
         """Every node that this one depends on, itself included."""

@@ -47,6 +47,7 @@ class LossLike(Protocol):
 
     [b, R] terms are 0 outside `response_mask`: `terms.where(rows.response_mask, 0)`; the engine refuses others. [b] terms must have
     been reduced under the mask, `terms.where(rows.response_mask, 0).sum(-1)`: the engine cannot see what a sum is made of.
+    It may have `from_forward`: {field of the rows: field of the forward}, for rows that lack the field (see filled.py).
     It may have `metrics(forward, rows) -> dict[str, Tensor]`: masked terms [b, R], reported as a mean over tokens.
     """
 

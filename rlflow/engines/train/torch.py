@@ -21,6 +21,7 @@ from rlflow.errors import EngineError
 from . import checkpoint, weights
 from .denominators import Counts, whole_counts
 from .distributed import Ranks
+from .filled import lacking
 from .forward import critic_forward, policy_forward
 from .model import Kind, load_model, quiet_transformers
 from .optimizer import load_moments, make_adamw, moments
@@ -120,6 +121,7 @@ class TorchEngine:
     def train(self, objective: ObjectiveLike, *, updates: int = 1) -> dict[str, float]:
         """One optimizer step a mini-batch, `updates` times over all of them; version + 1. Collective.
 
+        Rows may lack a field that the losses take from the forward (`Loss.from_forward`) where that is one optimizer step in all.
         Returns metrics, equal on all ranks and for every cut: `loss`, `LOSS/loss` and `LOSS/METRIC` of each loss, `entropy`, `grad_norm`
         (before clipping, mean over steps), `grad_norm_max`, `lr`, `tokens`, `rows`, `steps`.
         Raises EngineError on every rank, naming step, mini-batch and rows, if a loss or gradient is not finite: that step is not made.
@@ -128,7 +130,8 @@ class TorchEngine:
         if not losses:
             raise EngineError("no loss is active: there is nothing to train; give train(...) a loss whose weight is not 0")
         counts = whole_counts(objective, losses.values(), self._ranks)
-        updater = Updater(self._parameters(), self._adam(), self._forward, self._ranks, grad_clip=self._grad_clip)
+        filled = lacking(objective, losses.values(), updates=updates)
+        updater = Updater(self._parameters(), self._adam(), self._forward, self._ranks, grad_clip=self._grad_clip, filled=filled)
         made: list[tuple[Step, Counts]] = []
         lr = self._rate()
         for update in range(updates):

@@ -18,6 +18,7 @@ from rlflow.errors import EngineError
 
 from .denominators import Counts
 from .distributed import Ranks
+from .filled import Filled
 from .protocol import LossLike, RowsLike
 from .terms import Sums, micro_loss, row_names
 
@@ -35,13 +36,23 @@ class Step:
 
 
 class Updater:
-    """Makes optimizer steps. `forward`: rows of a micro-batch → what the losses read, with gradient."""
+    """Makes optimizer steps.
+
+    forward: rows of a micro-batch → what the losses read, with gradient. filled: fields of the rows that are taken from it.
+    """
 
     def __init__(
-        self, parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer, forward: Forward, ranks: Ranks, *, grad_clip: float
+        self,
+        parameters: Sequence[Tensor],
+        optimizer: torch.optim.Optimizer,
+        forward: Forward,
+        ranks: Ranks,
+        *,
+        grad_clip: float,
+        filled: Mapping[str, str] | None = None,
     ) -> None:
         self._parameters, self._optimizer, self._forward, self._ranks = parameters, optimizer, forward, ranks
-        self._grad_clip = grad_clip
+        self._grad_clip, self._filled = grad_clip, filled or {}
 
     def step(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, *, lr: float, place: str) -> Step:
         """One optimizer step on the mini-batch that all ranks share. Collective.
@@ -91,7 +102,8 @@ class Updater:
 
     def _backward(self, i: int, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> Sums:
         try:
-            loss, sums = micro_loss(self._forward(rows), rows, losses, counts)
+            forward = self._forward(rows)
+            loss, sums = micro_loss(forward, Filled(rows, forward, self._filled), losses, counts)
         except EngineError as error:
             raise EngineError(f"micro-batch {i}: {error}") from error
         if loss.requires_grad:  # without a real token a loss may be a constant; this rank still joins every collective
