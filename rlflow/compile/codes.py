@@ -46,6 +46,9 @@ CODES: dict[str, str] = {
     "RLF303": "a feedback is closed twice",
     "RLF304": "nothing brings new versions to a worker",
     "RLF307": "lag that nothing corrects",
+    # --- placement
+    "RLF401": "ranks that do not fit their devices",
+    "RLF402": "colocated workers that must be awake at the same time",
     # --- row discipline
     "RLF501": "a group operator after groups were split",
     "RLF502": "row operators in the wrong order",

@@ -4,7 +4,7 @@
     infer     specs, rowsets, rows, temperature, failed
     version   versions, corrected
     live      needed, read, last_read, from_forward, dropped
-    place     site
+    place     site, ranks, sleeps
 
 A field without a spec is poisoned: something before it was refused, so nothing about it is news.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .ir import Dim, Spec
+from .ir import Dim, Node, Spec
 
 
 class RowSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,16 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
         return {"stream": "the stream", "batch": "the whole batch", "shard": "one DP shard", "micro": "one micro-batch"}[self.scope]
 
 
+class Shift(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a worker that goes or comes before a call, because workers share their devices."""
+
+    devices: int
+    before: int  # node
+    worker: int
+    part: str  # weights | optimizer | kv_cache
+    action: str  # release: thrown away · resume: room for what is made anew · offload: to the host · onload: back from it
+
+
 class Facts(msgspec.Struct, kw_only=True):
     """The side tables. A pass adds to its own and reads those of the passes before it."""
 
@@ -54,6 +64,8 @@ class Facts(msgspec.Struct, kw_only=True):
     from_forward: dict[int, dict[str, str]] = {}  # training node -> field of its record -> field of its forward that stands in for it
     dropped: dict[int, str] = {}  # node -> why no plan has it
     site: dict[int, str] = {}  # node -> process that runs it
+    ranks: dict[int, tuple[int, ...]] = {}  # worker -> which of its devices each of its ranks is on
+    sleeps: tuple[Shift, ...] = ()  # of one step, in order
 
     def letter(self, name: str) -> Dim:
         """A new size of the graph: B, then B2, B3 ..."""
@@ -75,6 +87,11 @@ class Facts(msgspec.Struct, kw_only=True):
         """The row set of a field; None for a poisoned one."""
         found = self.rows.get(field)
         return None if found is None else self.rowsets[found]
+
+    def scope(self, node: Node) -> str | None:
+        """Of the rows of a call: of what it is handed, else of what it makes."""
+        fields = [*(use.field for use in node.uses), *node.outs]
+        return next((rows.scope for field in fields if (rows := self.rows_of(field))), None)
 
     def ancestors(self, rows: RowSet) -> Iterator[RowSet]:
         """The row set itself, then what it was made of, back to the data set."""

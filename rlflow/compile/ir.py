@@ -236,6 +236,10 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         """The node that writes a field."""
         return self.nodes[self.fields[field].node]
 
+    def makers(self, node: Node) -> set[int]:
+        """The nodes that write what a node is handed."""
+        return {self.fields[use.field].node for use in node.uses}
+
     def origin(self, field: int) -> Field:
         """The field that holds the numbers: seen through records and row operators."""
         found = self.fields[field]

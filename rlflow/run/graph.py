@@ -30,6 +30,8 @@ class GraphView:
         """Raises UsageError, before anything is started, for a graph that this run time cannot run."""
         _ = (self.form, self.dispatch, self.source, self.sampler, self.tokens)
         self._check_engine()
+        self._check_workers()
+        self._check_stream()
         for node in self.batch:
             scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
             if not node.losses and scopes != {"batch"}:
@@ -46,6 +48,28 @@ class GraphView:
         for worker, node in others.items():
             if worker != self.engine.id:
                 raise UsageError(f"`{node.name}` is about another engine than `{self.engine.name}`, which samples; a run has one engine")
+
+    def _check_workers(self) -> None:
+        """Ranks are CPU processes, one a data-parallel rank."""
+        for worker in self.graph.workers:
+            wanted = [f"{axis}={size}" for axis in ("tp", "pp", "cp") if (size := getattr(worker, f"{axis}_size")) > 1]
+            wanted += [] if worker.devices is None else [f"the devices `{self.graph.devices[worker.devices].name}`"]
+            if wanted:
+                raise UsageError(
+                    f"worker `{worker.name}` asks for {' and '.join(wanted)}; a run starts its workers as CPU processes, dp of them: "
+                    "leave that out to run here (check, explain and graph work with it)"
+                )
+
+    def _check_stream(self) -> None:
+        """A trajectory is finished before its group is looked at."""
+        groups = {node.id: node for node in self.hops}
+        for node in self.stream:
+            behind = self._behind(node) & groups.keys()
+            if behind:
+                raise UsageError(
+                    f"`{node.name}` runs on single trajectories as they land, but reads what `{groups[min(behind)].name}` makes of whole "
+                    f'groups: declare it per="group", or call it after `{self.form.name}`'
+                )
 
     # --- fields -------------------------------------------------------------------------------------------------------------------
     def role(self, field: int) -> str | None:

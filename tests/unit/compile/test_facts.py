@@ -143,7 +143,7 @@ def test_sites() -> None:
 def test_rewards_on_the_stream_run_beside_the_rollout() -> None:
     plan = filtered()
     assert plan.facts.site[node(plan, "exact_match").id] == "engine.rollout"
-    assert plan.facts.site[node(plan, "keep_mixed").id] == "engine.rollout"
+    assert plan.facts.site[node(plan, "keep_mixed").id] == "host"  # of whole groups, once all their trajectories have landed
     assert plan.facts.site[node(plan, "shaping").id] == "host"
 
 

@@ -7,20 +7,22 @@ from collections.abc import Iterable
 import pytest
 from small_loop import small
 
+from operators.advantage import grpo as group_mean
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.engines import Embedded, Torch
-from operators.fields import Advantages, RolloutLogProbs
+from operators.fields import Advantages, RolloutLogProbs, TokenScores
 from operators.loss import ppo_clip
-from operators.records import ModelRows, PpoRows
-from operators.reward import integer_match
+from operators.records import ModelRows, PpoRows, Sample
+from operators.reward import integer_match, shape_rewards
 from operators.rows import keep_mixed, micro_pack, pad, shard
 from operators.sync import sync
 from pipelines.grpo import grpo
 from pipelines.multiturn import multiturn
 from pipelines.ppo import ppo
-from rlflow import Feedback, RowsT, operator, pipeline
+from rlflow import Devices, Feedback, Plan, RowsT, operator, pipeline
 from rlflow.compile.ir import Node
+from rlflow.errors import UsageError
 from rlflow.language.diagnostic import CheckFailed
 from rlflow.run.graph import GraphView
 
@@ -56,6 +58,18 @@ def test_the_shipped_pipelines(plan: object, stream: list[str], batch: list[str]
     assert names(view.syncs)[0] == "sync"
     assert view.engine.name == "engine"
     assert view.reward_metric == "integer_match/is_correct"
+
+
+@pytest.mark.parametrize("plan", [grpo(), grpo(kl=0.1, max_lag=1, dp=2), ppo(), multiturn(), small(early=True)])
+def test_calls_run_where_the_plan_says(plan: Plan) -> None:
+    view, site = GraphView(plan), plan.facts.site
+    engine = f"{view.engine.name}.rollout"
+    assert {site[node.id] for node in (*view.stream, *view.sinks, *view.datasets)} == {engine}
+    assert {site[node.id] for node in (*view.index.values(), view.form)} == {"controller"}
+    for node in (*view.hops, *view.batch, *view.loads):
+        assert site[node.id] == ("host" if node.worker is None else view.graph.workers[node.worker].name)
+    for node in view.syncs:
+        assert site[node.id] == view.graph.workers[node.weights[0].owner].name
 
 
 class Rows(ModelRows, PpoRows):
@@ -98,6 +112,60 @@ def test_a_filter_of_groups_before_the_batch_is_a_hop_and_the_reward_runs_on_the
     crossing = {view.graph.fields[i].name for i in view.crossing}
     assert {"token_level_scores", "uid", "input_ids", "response_mask", "rollout_log_probs", "is_pad"} <= crossing
     assert not {"response_text", "answer", "responses", "leaf", "prompt_ids"} & crossing  # nobody reads them elsewhere
+
+
+def test_the_filter_looks_at_whole_groups_where_the_run_does() -> None:
+    plan = filtered()
+    assert {plan.facts.site[node.id] for node in GraphView(plan).hops} == {"host"}
+
+
+@operator(per="row")
+def shaped_after(token_level_scores: TokenScores) -> TokenScores:
+    return token_level_scores
+
+
+class Both(Sample):
+    token_level_scores: TokenScores
+
+
+@pipeline
+def late_row(on: Devices | None = None, tp: int = 1) -> None:
+    """A row operator behind a filter of groups."""
+    actor, engine = Wide("actor", tp=tp, on=on), Embedded("engine")
+    policy = Feedback("policy", init=actor.load())
+    sample = engine.rollout(policy.served, dispatch(dataset("digits.parquet", tokenizer="tiny"), n=4))
+    score = integer_match(sample.response_text, sample.answer, sample.response_mask)
+    kept = keep_mixed(Both(**vars(sample), token_level_scores=score.token_level_scores), score.token_level_scores, sample.uid)
+    scores = shaped_after(kept.token_level_scores) if on is None and tp == 1 else kept.token_level_scores
+    ready = form_batch(Both(**{**vars(kept), "token_level_scores": scores}), prompts=4)
+    old = actor.log_probs(policy.current, ready.input_ids, ready.position_ids, ready.attention_mask)
+    adv = group_mean(shape_rewards(ready.token_level_scores), ready.response_mask, ready.uid)
+    rows = Rows(
+        input_ids=ready.input_ids, position_ids=ready.position_ids, response_mask=ready.response_mask, is_pad=ready.is_pad,
+        old_log_probs=old, advantages=adv.advantages,
+    )  # fmt: skip
+    trained = actor.train(policy.move, micro_pack(shard(pad(rows, multiple=1), on=actor), max_tokens=64).loss(ppo_clip(0.2, 0.28)))
+    policy.close(sync(trained, engine))
+
+
+class Wide(Torch):
+    """A worker that could be cut further, as engines on accelerators are."""
+
+    def __init__(self, name: str, *, tp: int = 1, on: Devices | None = None) -> None:
+        super().__init__(name, on=on)
+        self.tp_size = tp
+
+
+def test_a_row_operator_behind_one_of_groups_is_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="`shaped_after` runs on single trajectories as they land, but reads what `keep_mixed` makes"):
+        GraphView(late_row()).check_runnable()
+
+
+def test_devices_and_tensor_parallel_ranks_are_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="worker `actor` asks for the devices `gpus`; a run starts its workers as CPU processes"):
+        GraphView(late_row(on=Devices("gpus", count=1))).check_runnable()
+    with pytest.raises(UsageError, match="worker `actor` asks for tp=2;"):
+        GraphView(late_row(tp=2)).check_runnable()
 
 
 def test_a_filter_of_single_rows_on_the_stream_is_refused_by_the_check() -> None:
