@@ -5,7 +5,7 @@ bind (or swap) → arguments, sorted by kind → results: values that stand for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, get_args, get_origin
@@ -18,7 +18,7 @@ from .diagnostic import CheckFailed, Diagnostic, Label
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
 from .operator import Declaration
-from .record import Absent, Record, labels, names_of, specs_of, values_of
+from .record import Absent, Record, field_of_record, labels, names_of, specs_of, values_of
 from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
@@ -247,14 +247,19 @@ class CallTracer:
         here = source.parameter_ref(self.declaration.fn, name)
         if not (isinstance(wanted, type) and issubclass(wanted, Record)):
             self.refuse(
-                "RLF005", f"`{name}` of `{self.node.title}` takes no record, got `{type(record).__name__}`", where=at, related=labels(here)
+                "RLF005",
+                f"`{name}` of `{self.node.title}` takes no record, got a `{type(record).__name__}`",
+                where=at,
+                related=labels(here),
+                help=field_of_record(record, name, at),
             )
             return
         self.node.records[name] = type(record)
         self.always |= specs_of(wanted).keys()
         reads, given = specs_of(wanted) | self.reads, values_of(record)
-        for missing in [n for n in reads if n not in given]:
-            self._lacking(missing, name, type(record), wanted, at)
+        missing = [n for n in reads if n not in given]
+        for reader in dict.fromkeys(self._reader(n, wanted) for n in missing):
+            self._lacking([n for n in missing if self._reader(n, wanted) is reader], name, type(record), reader, at)
         for field, value in given.items():
             spec = reads.get(field)
             declared = source.attribute_ref(self._reader(field, wanted), field)
@@ -272,18 +277,26 @@ class CallTracer:
     def _reader_name(self, field: str) -> str:
         return next((f"`{type(loss).__name__}`" for loss in self.node.losses if field in reads_of(loss)), f"`{self.node.title}`")
 
-    def _lacking(self, field: str, name: str, given: type[Record], wanted: type[Record], at: Place) -> None:
-        reader = self._reader_name(field)
+    def _lacking(self, missing: list[str], name: str, given: type[Record], reader: type[Record], at: Place) -> None:
+        """A record class without what a reader asks for is one mistake, however many fields and calls it shows in."""
+        if self._told((given, reader)):
+            return
+        who, first = self._reader_name(missing[0]), missing[0]
+        what = f"field `{first}`" if len(missing) == 1 else "fields " + ", ".join(f"`{n}`" for n in missing)
+        near = trace.nearest(first, names_of(given)) if len(missing) == 1 else ""
         self.refuse(
             "RLF001",
-            f"`{given.__name__}` has no field `{field}`, which {reader} reads{trace.nearest(field, names_of(given))}",
+            f"`{given.__name__}` has no {what}, which {who} reads{near}",
             where=at,
             label=f"given as `{name}`",
-            related=labels(source.attribute_ref(self._reader(field, wanted), field)),
-            help=f"let `{given.__name__}` inherit from `{self._reader(field, wanted).__name__}`",
+            related=labels(source.attribute_ref(reader, first)),
+            help=f"let `{given.__name__}` inherit from `{reader.__name__}`",
         )
 
     def _missing(self, name: str, hole: Absent, at: Place, declared: Ref) -> None:
+        """A hole is one mistake, however many calls read it."""
+        if self._told(hole):
+            return
         reader = self._reader_name(name)
         self.refuse(
             "RLF008",
@@ -293,6 +306,14 @@ class CallTracer:
             related=(Label(hole.place, f"left out here: {hole.why}"), *labels(declared)),
             help=f"make `{name}` whenever {reader} is on, or switch {reader} off",
         )
+
+    def _told(self, mistake: Hashable) -> bool:
+        """True from the second time on. The call is refused every time."""
+        self.node.failed = True
+        if mistake in self.trace.told:
+            return True
+        self.trace.told.add(mistake)
+        return False
 
     # --- results ---------------------------------------------------------------------------------
     def _result(self, bound: dict[str, Any]) -> Any:

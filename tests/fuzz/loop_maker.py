@@ -360,7 +360,10 @@ class Maker:
             bases += ["UidRows"] if self.mini_batches > 1 or self.maybe(3) else extras
             mine = {field: why for field, why in holes.items() if "KlRows" in bases}
             record = self.put_together(f"TrainRows{number or ''}", bases, have, mine)
+            written = self.program.body[-1]
+            written.reads = {field for model in group for base in model.bases for field in RECORDS[base] if field not in mine}
             self._chain(record, group, bases, mine)
+            written.readers = [self.program.line(f"train:{model.feedback}") for model in group]
 
     def _chain(self, record: Whole, models: list[Model], bases: list[str], holes: dict[str, str]) -> None:
         """pad → rebalance, then for each model shard → micro-batches → train."""

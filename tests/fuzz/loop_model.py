@@ -275,13 +275,18 @@ class Arg:
 
 @dataclass(eq=False)
 class Line:
-    """One statement. what: its part in the loop ("train", "close", "old" ...). makes: the columns that it names."""
+    """One statement. what: its part in the loop ("shard", "close:policy", "old" ...). makes: the columns that it names.
+
+    Of a record to train on, reads: the fields that the losses and the forward read; readers: the training calls.
+    """
 
     what: str
     call: Call
     target: str | None = None
     makes: list[Column] = field(default_factory=list[Column])
     text: str | None = None  # instead of the call
+    reads: set[str] = field(default_factory=set[str])
+    readers: list[Line] = field(default_factory=list["Line"])
 
     def __str__(self) -> str:
         written = self.text if self.text is not None else str(self.call)
@@ -304,7 +309,8 @@ class Program:
         return [line for line in self.body if line.what == what]
 
     def columns_before(self, line: Line) -> list[Column]:
-        return [column for earlier in self.body[: self.body.index(line)] for column in earlier.makes]
+        """What a line could be given: of a name that is given away again, the latest."""
+        return list({c.text: c for earlier in self.body[: self.body.index(line)] for c in earlier.makes}.values())
 
 
 # --- text ---------------------------------------------------------------------------------------------------------------
