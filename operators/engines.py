@@ -3,6 +3,7 @@
 Embedded      a rollout engine on this machine: an HTTP server (SGLang's contract) and the turn loop beside it
 Torch         trains a policy:  load, log_probs, train
 TorchCritic   trains a critic:  load, values, train
+TorchTeacher  a frozen model to learn from:  load, log_probs
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlflow.errors import EngineError
 from rlflow.measure import note
 
 from .environment import Dialogue, Environment
-from .fields import AttentionMask, B, Critic, InputIds, LogProbs, Policy, PositionIds, S, T, Values
+from .fields import AttentionMask, B, Critic, InputIds, LogProbs, Policy, PositionIds, S, T, Teacher, TeacherLogProbs, Values
 from .flatten import Turn, chain, flatten
 from .models import TINY, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
 from .records import CriticForward, ModelRows, PolicyForward, Prompts, Sample, Trajectories
@@ -34,21 +35,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+OF_PROMPT = {name: f"prompts.{name}" for name in ("uid", "traj_uid", "answer")}  # what a row keeps of its prompt, whoever samples
 ModelRowsT = TypeVar("ModelRowsT", bound=ModelRows)
 
 
 class Embedded(Worker):
     """A rollout engine in this machine's processes: batched decoding with a KV cache behind SGLang's HTTP contract.
 
-    model: "tiny" or a checkpoint folder. max_new_tokens: a turn, fewer where the model's context ends first.
+    model: "tiny" or a checkpoint folder. max_new_tokens: a turn, fewer where the model's context ends first. top_p: samples are of the
+    most likely tokens that hold this much; the log-probs recorded are those before that cut, as SGLang gives them.
     capacity: trajectories at once. threads: of torch in the server.
     """
 
     def __init__(
-        self, name: str, *, model: str = TINY, temperature: float = 1.0, max_new_tokens: int = 16, capacity: int = 256, threads: int = 1,
-        on: Devices | None = None,
+        self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: int = 16,
+        capacity: int = 256, threads: int = 1, on: Devices | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, temperature=temperature, on=on)
+        super().__init__(name, temperature=temperature, top_p=top_p, on=on)
         self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
         self._client: HttpRolloutClient | None = None
 
@@ -80,7 +83,7 @@ class Embedded(Worker):
         return self._client
 
     # --- operators ----------------------------------------------------------------------------------------------------------------
-    @operator(per="row", sizes={B: T, S: fresh()})
+    @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
     def rollout(self, policy: Served[Policy], prompts: Trajectories) -> Sample:
         """One turn: one row a trajectory.
 
@@ -89,7 +92,7 @@ class Embedded(Worker):
         """
         return self._sample(policy.version, prompts, environment=None, max_turns=1)
 
-    @operator(per="row", sizes={B: T, S: fresh()})
+    @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
     def rollout_turns(self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment, max_turns: int = 16) -> Sample:
         """Turns with an environment: the model says something, the environment replies, until the episode is over.
 
@@ -212,7 +215,9 @@ class Embedded(Worker):
         from rlflow.engines.rollout import SamplingParams
 
         room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - tokens))
-        return SamplingParams(max_new_tokens=room, temperature=0.0 if seed is None else self.temperature, sampling_seed=seed)
+        greedy = seed is None
+        temperature, top_p = (0.0, 1.0) if greedy else (self.temperature, self.top_p)
+        return SamplingParams(max_new_tokens=room, temperature=temperature, top_p=top_p, sampling_seed=seed)
 
     def _seed(self, uid: int, traj_uid: int, turn: int) -> int:
         """Equal for equal (run, uid, traj_uid, turn), so that a re-sampled trajectory is the same one."""
@@ -321,6 +326,22 @@ class Torch(_Trainer):
     def train(self, weights: Move[Policy], objective: Objective[PolicyForward, ModelRowsT], *, updates: int = 1) -> Next[Policy]:
         """One optimizer step a mini-batch, `updates` times over: takes version k, hands on k + 1."""
         return Next(self.name, "next", self._update(objective, updates), self)
+
+
+class TorchTeacher(_Trainer):
+    """A frozen model whose log-probs are learned from (distillation); never trained, so its optimizer stays empty."""
+
+    @operator(per="run")
+    def load(self) -> Frozen[Teacher]:
+        """The weights that the worker was opened with, for good."""
+        return Frozen(self.name, "frozen", 0, self)
+
+    @operator(per="row")
+    def log_probs(
+        self, weights: Frozen[Teacher], input_ids: InputIds, position_ids: PositionIds, attention_mask: AttentionMask
+    ) -> TeacherLogProbs:
+        """What the teacher makes of every next token, in nats, at the worker's temperature: f32[B, R], 0 beyond a row's end."""
+        return self.engine.log_probs(input_ids, position_ids, attention_mask)
 
 
 class TorchCritic(_Trainer):

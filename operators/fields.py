@@ -3,7 +3,7 @@
     P prompts   T trajectories   B leaf rows   G trajectories a prompt   Q prompt tokens   S tokens of a row   R next-token positions
 
 The first axis is always the row axis. Position t of an `R` field speaks about token t + 1 of `input_ids`: `responses = input_ids[:, 1:]`.
-`log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen).
+`log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen), or whose they are (teacher).
 A reward is raw (as judged) or shaped (as trained).
 """
 
@@ -22,6 +22,10 @@ advantage, answer, group, log_prob, mask, member, position, response, returns, r
 
 class Policy:
     """A language model that samples."""
+
+
+class Teacher:
+    """A language model that is learned from: its weights never change, and it is no reference for what is trained."""
 
 
 class Critic:
@@ -56,6 +60,7 @@ TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]
 RolloutLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("served")]
 OldLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("current")]
 RefLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("frozen")]
+TeacherLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("teacher")]
 TokenScores: TypeAlias = Annotated[Tensor, f32[B, R], reward("raw")]
 TokenRewards: TypeAlias = Annotated[Tensor, f32[B, R], reward("shaped")]
 Advantages: TypeAlias = Annotated[Tensor, f32[B, R], advantage]

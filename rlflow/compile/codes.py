@@ -31,7 +31,8 @@ CODES: dict[str, str] = {
     "RLF110": "nothing binds a size",
     "RLF121": "wrong role",
     "RLF122": "two arguments look swapped",
-    "RLF123": "two temperatures meet",
+    "RLF123": "log-probs of two distributions meet",
+    "RLF124": "log-probs of another policy",
     "RLF131": "the whole batch meets a part of it",
     "RLF132": "the stream meets the batch",
     # --- ownership and lifetime
@@ -45,7 +46,8 @@ CODES: dict[str, str] = {
     "RLF302": "a feedback is closed with another's weights",
     "RLF303": "a feedback is closed twice",
     "RLF304": "nothing brings new versions to a worker",
-    "RLF307": "lag that nothing corrects",
+    "RLF307": "rows of another version or policy that nothing corrects",
+    "RLF308": "a schedule that lags further than max_lag",
     # --- placement
     "RLF401": "ranks that do not fit their devices",
     "RLF402": "colocated workers that must be awake at the same time",

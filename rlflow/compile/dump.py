@@ -7,7 +7,7 @@ from .plan import Plan
 
 TABLES = {
     "own": (),
-    "infer": ("specs", "rows", "temperature"),
+    "infer": ("specs", "rows", "scored", "corrected"),
     "version": ("versions",),
     "live": ("last_read", "from_forward", "dropped"),
     "order": (),

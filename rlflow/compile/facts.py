@@ -1,8 +1,8 @@
 """What the passes find out, in side tables keyed by ids of the graph.
 
     own       failed
-    infer     specs, rowsets, rows, temperature, failed
-    version   versions, corrected
+    infer     specs, rowsets, rows, scored, corrected, failed
+    version   versions, gaps
     live      needed, read, last_read, from_forward, dropped
     place     site, ranks, sleeps
 
@@ -47,17 +47,38 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     action: str  # release: thrown away · resume: room for what is made anew · offload: to the host · onload: back from it
 
 
+class Scored(msgspec.Struct, frozen=True):
+    """What log-probs are of: which policy, at which reading, and which distribution, computed by what kind of engine."""
+
+    whose: str  # the feedback; of frozen weights the worker that loaded them
+    reading: str  # frozen | current | served | next
+    temperature: float
+    top_p: float
+    engine: str  # class of the worker: Torch, Embedded
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """How far rows can lag behind the policy in training, and the schedule that this is about; all 0 where nothing is sampled."""
+
+    worst: int  # versions
+    prompts: int = 0  # of a batch
+    group: int = 0  # trajectories a prompt
+    watermark: int = 0  # most trajectories in flight
+    queue: int = 0  # batches formed ahead of the one in training
+
+
 class Facts(msgspec.Struct, kw_only=True):
     """The side tables. A pass adds to its own and reads those of the passes before it."""
 
     specs: dict[int, Spec] = {}  # field -> sizes in letters of the graph, role with its detail
     rowsets: list[RowSet] = []
     rows: dict[int, int] = {}  # field -> row set
-    temperature: dict[int, float] = {}  # field of log-probs -> at which temperature it was scored
+    scored: dict[int, Scored] = {}  # field of log-probs -> what they are of
+    corrected: dict[int, tuple[str, ...]] = {}  # field -> differences (version, temperature ...) that it accounts for
     failed: set[int] = set()  # nodes that a pass refused
     letters: dict[str, int] = {}  # how often a letter was handed out: B, B2, B3
     versions: dict[int, tuple[tuple[str, str], ...]] = {}  # field -> (feedback, reading) that it depends on
-    corrected: set[int] = set()  # fields in which lag is accounted for
+    gaps: dict[int, Gap] = {}  # feedback -> how far its rows can lag
     needed: frozenset[int] = frozenset()  # nodes that the next step, or a sink, depends on
     read: frozenset[int] = frozenset()  # fields that a needed node reads, itself or through records and row operators
     last_read: dict[int, int] = {}  # field -> the last needed node, in order, that reads it or a mirror of it

@@ -8,7 +8,7 @@ from typing import Any
 from ..language.config import NotConfig, to_config
 from ..language.diagnostic import Diagnostic
 from ..language.dims import Dim, Fresh
-from ..language.loss import Loss, reads_of, rows_of
+from ..language.loss import Loss, forward_of, reads_of, rows_of
 from ..language.operator import Declaration
 from ..language.trace import Trace, TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
 from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Result, Size, Use, WeightsUse, Worker
@@ -91,7 +91,8 @@ def _node(trace: Trace, traced: TracedNode, found: list[Diagnostic]) -> Node:
         sizes={str(letter): _size(size) for letter, size in declaration.sizes.items()} if declaration else {},
         bound=_bound(declaration, traced.config) if declaration else {},
         serves=declaration.serves if declaration else None,
-        corrects=bool(declaration and declaration.corrects),
+        corrects=declaration.corrects if declaration else (),
+        copies=dict(declaration.copies) if declaration else {},
         sink=bool(declaration and declaration.sink),
         worker=next((w.id for w in trace.workers if w.worker is traced.worker), None),
         params=traced.config,
@@ -141,6 +142,7 @@ def _loss(loss: Loss[Any, Any], at: Place, found: list[Diagnostic]) -> LossUse:
         denominator=loss.denominator,
         active=loss.active,
         corrects=loss.corrects,
+        scores=any(spec.role is not None and spec.role.kind == "log_prob" for spec in forward_of(loss).values()),
     )
 
 
@@ -162,6 +164,7 @@ def _worker(trace: Trace, traced: TracedWorker, found: list[Diagnostic]) -> Work
         cp_size=worker.cp_size,
         devices=trace.devices_of(traced),
         temperature=float(worker.temperature),
+        top_p=float(worker.top_p),
         at=traced.call.place,
     )
 

@@ -99,7 +99,8 @@ class LossUse(msgspec.Struct, frozen=True, kw_only=True):
     reads: dict[str, Spec]  # empty when it is not active
     denominator: str | float
     active: bool
-    corrects: bool
+    corrects: tuple[str, ...]
+    scores: bool  # its forward yields log-probs: what it trains is a policy
 
     @property
     def name(self) -> str:
@@ -137,7 +138,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, Size]  # letters of the result that no input binds
     bound: dict[str, int]  # letters that an integer parameter binds
     serves: str | None  # the parameter whose worker then serves these weights
-    corrects: bool
+    corrects: tuple[str, ...]
+    copies: dict[str, str]  # field of the result -> the parameter that it repeats
     sink: bool
     worker: int | None
     params: dict[str, Any]  # configuration only, as to_config gives it; defaults included
@@ -181,12 +183,18 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     cp_size: int
     devices: int | None  # None: CPU processes of its own
     temperature: float
+    top_p: float
     at: Place
 
     @property
     def world_size(self) -> int:
         """All its ranks."""
         return self.dp_size * self.tp_size * self.pp_size * self.cp_size
+
+    @property
+    def kind(self) -> str:
+        """The class name: which kind of engine it is."""
+        return self.ref.rpartition(":")[2]
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,6 +270,14 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
             field = self.fields[out]
             if field.source is not None:
                 yield field, by_param[prefix + field.name]
+
+    def copied(self, node: Node) -> dict[int, Use]:
+        """Results that an operator declares to be copies, each with the use that it repeats."""
+        if not node.copies:
+            return {}
+        by_param = {use.param: use for use in node.uses}
+        given = {out: node.copies.get(self.fields[out].name, "") for out in node.outs}
+        return {out: by_param[param] for out, param in given.items() if param in by_param}
 
 
 def encode(value: Any) -> bytes:

@@ -121,6 +121,18 @@ ROLE_HELP = {  # (wanted, got) → what to do
     ("mask(response)", "mask(attention)"): (
         "it is 1 on prompts and on what tools and users say, which would then be trained: pass `response_mask`"
     ),
+    ("log_prob(frozen)", "log_prob(teacher)"): (
+        "a teacher is no reference: the penalty would pull towards it. Score with the frozen policy that training started from"
+    ),
+    (
+        "log_prob(teacher)",
+        "log_prob(frozen)",
+    ): "these are a reference's: score the rows with the teacher",
+    ("log_prob(teacher)", "log_prob(current)"): "the teacher is another, frozen model: score the rows with it",
+    (
+        "log_prob(current)",
+        "log_prob(teacher)",
+    ): "pass the log-probs of the policy's `.current`, not the teacher's",
     ("reward(raw)", "reward(shaped)"): "judge on the scores as the verifier gave them: pass `token_level_scores`",
     ("reward(shaped)", "reward(raw)"): "shape the scores first, if only by the identity: pass `token_level_rewards`",
 }

@@ -1,7 +1,7 @@
 """The passes, in the order they run. A pass is one more file and one more name here.
 
 own       one writer a feedback; who holds which version; moves; how the loop is closed
-infer     dtype, shape, role and rows of every field; temperatures
+infer     dtype, shape, role and rows of every field; what log-probs are of
 version   which version of which feedback every field depends on
 live      which calls and fields the next step depends on; which are dropped, and why
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide

@@ -13,11 +13,13 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from ..errors import UsageError
-from ..language.diagnostic import Diagnostic
+from ..language.diagnostic import CheckFailed, Diagnostic
 from .facts import Facts
 from .ir import Graph, decode, encode
+from .lag import gaps_of, refused
 from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views, views
 
 SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
@@ -84,6 +86,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def dropped(self) -> DroppedView:
         """What is left out, and why."""
         return self.views.dropped
+
+    def scheduled(self, *, watermark: int = 0, queue: int = 0) -> Plan:
+        """The same plan with `facts.gaps` for this schedule. watermark: trajectories in flight, 0 is as many as max_lag lets in.
+
+        queue: batches formed ahead of the one in training. Raises CheckFailed where these ask for more lag than a feedback allows.
+        """
+        facts = structs.replace(self.facts, gaps=gaps_of(self.graph, self.facts, watermark=watermark, queue=queue))
+        if found := refused(self.graph, facts):
+            raise CheckFailed([*found, *self.warnings])
+        plan = structs.replace(self, facts=facts)
+        vars(plan).update(vars(self))
+        return plan
 
     def to_json(self) -> bytes:
         """The whole plan; equal plans give equal bytes."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from . import source, trace
 from .config import NotConfig, to_config
+from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted
 from .diagnostic import CheckFailed, Diagnostic, Label
@@ -143,6 +144,9 @@ class CallTracer:
             self.reads |= reads_of(loss)
             for found in uncounted(loss):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
+            if unknown := set(loss.corrects) - set(DIFFERENCES):
+                there_are = ", ".join(DIFFERENCES)
+                self.refuse("RLF013", f"`{type(loss).__name__}` corrects {min(unknown)!r}; there are {there_are}", where=at)
 
     def _from_forward(self) -> None:
         """Marks fields that the forward of a single pass may stand in for: every loss that reads one says so, and nothing else reads it."""
@@ -336,6 +340,7 @@ class CallTracer:
     def _new_record(self, cls: type[Record]) -> Record:
         self.node.result = {"kind": "record", "record": cls}
         record, specs = object.__new__(cls), specs_of(cls)
+        self._copies(specs)
         for name in names_of(cls):
             if name not in specs:
                 self.refuse(
@@ -346,6 +351,19 @@ class CallTracer:
                 )
             object.__setattr__(record, name, self.trace.add_field(name, self.node, specs.get(name)))
         return record
+
+    def _copies(self, results: dict[str, Spec]) -> None:
+        given = {use.param: use.declared for use in self.node.uses}
+        for name, param in self.declaration.copies.items():
+            if name in results and param in given and (of := given[param]) and of.dtype == results[name].dtype:
+                continue
+            same = "" if name not in results or param not in given else ", which is of another dtype"
+            self.refuse(
+                "RLF013",
+                f"`{self.declaration.name}` copies `{param}` to `{name}`{same}; its result has {', '.join(results)}",
+                related=labels(source.parameter_ref(self.declaration.fn, "")),
+                help='write copies={"field of the result": "parameter"}, or "parameter.field" for a record',
+            )
 
     def _mirror(self, variable: TypeVar, bound: dict[str, Any], kind: str) -> Any:
         """`-> RowsT`: the same record with the same fields, on other rows."""

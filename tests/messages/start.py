@@ -12,9 +12,9 @@ from vocabulary import (
 class Start:
     """From the data set to advantages; what a program does not ask for is not in its graph."""
 
-    def __init__(self, *, max_lag: int = 0, dp: int = 2, prompts: int = 64, tree: bool = False, temperature: float = 1.0, on: Devices | None = None) -> None:
+    def __init__(self, *, max_lag: int = 0, dp: int = 2, prompts: int = 64, tree: bool = False, temperature: float = 1.0, top_p: float = 1.0, on: Devices | None = None) -> None:
         self.prompts = prompts
-        self.actor, self.engine = Torch("actor", dp=dp, on=on), Embedded("engine", temperature=temperature, on=on)
+        self.actor, self.engine = Torch("actor", dp=dp, on=on), Embedded("engine", temperature=temperature, top_p=top_p, on=on)
         self.policy = Feedback("policy", init=self.actor.load(), max_lag=max_lag)
         prompt = dispatch(dataset("train.parquet"), n=8)
         if tree:

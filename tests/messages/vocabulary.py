@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias, TypeVar
 
 from rlflow import (
-    Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, dims, f32, flag, fresh, i64, operator, roles, text,
+    Difference, Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, dims, f32, flag, fresh, i64, operator, roles, text,
 )
 
 P, T, B, G, Q, S = dims("P T B G Q S")
@@ -147,13 +147,13 @@ def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Ui
 def gae(token_level_rewards: TokenRewards, values: Values, response_mask: ResponseMask, *, lam: float = 1.0) -> Advantage: ...  # type: ignore[empty-body]
 
 
-@operator(per="row", corrects=True)
+@operator(per="row", corrects=("version", "engine"))
 def truncated_importance(  # type: ignore[empty-body]
     advantages: Advantages, old_log_probs: OldLogProbs, rollout_log_probs: RolloutLogProbs, response_mask: ResponseMask
 ) -> Advantages: ...
 
 
-@operator(per="row", corrects=True)
+@operator(per="row", corrects=("version", "engine"))
 def anchor_on_rollout(rollout_log_probs: RolloutLogProbs) -> OldLogProbs: ...  # type: ignore[empty-body]
 
 
@@ -224,3 +224,9 @@ class kl_penalty(Loss[PolicyForward, KlRows]):
     @property
     def active(self) -> bool:
         return self.beta > 0
+
+
+class imitate(Loss[PolicyForward, ModelRows]):
+    @property
+    def corrects(self) -> tuple[Difference, ...]:
+        return ("version", "policy")  # whoever said it: it is what should be said

@@ -13,6 +13,7 @@ from vocabulary import (
     TokenScores,
     Torch,
     grpo,
+    imitate,
     kl_penalty,
     micro_pack,
     pad,
@@ -166,7 +167,7 @@ def test_colocated_trainers_may_lag_when_the_engine_is_elsewhere() -> None:
         ref = critic.log_probs(critic.load(), s.ready.input_ids, s.ready.response_mask)
         rows = KlTrainRows(**vars(s.rows()), ref_log_probs=ref)
         micro = micro_pack(shard(pad(rows, multiple=1), on=actor), max_tokens=4096)
-        policy.close(sync(actor.train(policy.move, micro.loss(kl_penalty(0.1))), engine))
+        policy.close(sync(actor.train(policy.move, micro.loss(kl_penalty(0.1), imitate())), engine))
 
     assert sleeps(loop(False))
     with pytest.raises(CheckFailed, match="RLF402") as refused:
@@ -182,7 +183,7 @@ def test_D5_only_data_parallel_ranks_cut_rows() -> None:
         s = Start()
         twin = Torch("twin", dp=dp, tp=tp)
         other = Feedback("other", init=twin.load())
-        other.close(twin.train(other.move, micro_pack(shard(s.rows(), on=twin), max_tokens=4096).loss(ppo_clip())))
+        other.close(twin.train(other.move, micro_pack(shard(s.rows(), on=twin), max_tokens=4096).loss(imitate())))
         s.finish(s.rows())
 
     assert loop(dp=4, tp=3).warnings == ()

@@ -81,7 +81,7 @@ def drop_rows(rows: RowsT) -> RowsT:
     return rows
 
 
-@operator(per="row", corrects=True)
+@operator(per="row", corrects=("version", "engine"))
 def shape_of(rollout_log_probs: RolloutLogProbs) -> Advantages:
     return rollout_log_probs
 
