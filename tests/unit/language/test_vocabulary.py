@@ -24,5 +24,6 @@ def test_fields_of_one_dtype_and_shape_differ_in_their_role() -> None:
         for (one, a), (two, b) in combinations(SPECS.items(), 2)
         if (a.dtype, a.shape) == (b.dtype, b.shape) and a.role is not None and a.role.accepts(b.role)
     ]
-    generic = [{"LogProbs", name} for name in ("RolloutLogProbs", "OldLogProbs", "RefLogProbs", "TeacherLogProbs")]  # takes the reading of the weights
+    of_any_weights = ("RolloutLogProbs", "OldLogProbs", "RefLogProbs", "TeacherLogProbs")
+    generic = [{"LogProbs", name} for name in of_any_weights]  # takes the reading of the weights
     assert alike == generic
