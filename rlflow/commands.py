@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from .errors import RlflowError
+from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
@@ -71,8 +71,17 @@ def run(
     return 0
 
 
-def check(command: Command, parameters: dict[str, Any], *, swap: Swap = (), format: Format = "text") -> int:
+def check(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    format: Format = "text",
+    dump: Annotated[str | None, Parameter(help="print what one pass found out: trace, freeze, own, infer, ...")] = None,
+) -> int:
     """Check the pipeline and say what is wrong with it; exit code 3 when it is refused. Starts nothing, and needs no torch."""
+    if dump is not None and format != "text":
+        raise UsageError(f"--dump {dump} is text for a person: leave out --format {format}")
     try:
         plan = command.plan(parameters, swap)
     except CheckFailed as refused:
@@ -80,6 +89,8 @@ def check(command: Command, parameters: dict[str, Any], *, swap: Swap = (), form
     if format != "text":
         _for_machines(command.name, CheckFailed(list(plan.warnings), plan.suppressed, plan.timings_ms), format)
         return 0
+    if dump is not None:
+        print(plan.dump(dump), end="\n\n")
     for warning in plan.warnings:
         print(warning, end="\n\n")
     calls, feedbacks = sum(not node.is_record for node in plan.graph.nodes), len(plan.graph.feedbacks)
@@ -126,4 +137,20 @@ def explain(
     return 0
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain}
+def graph(
+    command: Command,
+    parameters: dict[str, Any],
+    *,
+    swap: Swap = (),
+    mermaid: Annotated[bool, Parameter(negative=(), help="as a mermaid flowchart")] = False,
+) -> int:
+    """Draw the pipeline: processes, calls, the fields between them with their bytes, the feedbacks that close the ring."""
+    from .show.mermaid import mermaid as drawn
+
+    if not mermaid:
+        raise UsageError(f"say how to draw it: rlflow graph {command.file} --mermaid")
+    print(drawn(command.plan(parameters, swap)))
+    return 0
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain, "graph": graph}

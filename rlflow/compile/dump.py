@@ -1,18 +1,24 @@
-"""What one pass found out, as text: for people who write passes."""
+"""What one pass found out, as text: `rlflow check FILE.py --dump infer`, for people who write passes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
 from ..errors import UsageError
+from .ir import Graph, Node
 from .plan import Plan
 
-TABLES = {
-    "own": (),
+TABLES: dict[str, tuple[str, ...]] = {
+    "trace": (),
+    "freeze": (),
+    "own": ("failed",),
     "infer": ("specs", "rows", "scored", "corrected"),
-    "version": ("versions",),
-    "live": ("last_read", "from_forward", "dropped"),
+    "version": ("versions", "gaps"),
+    "live": ("needed", "read", "last_read", "from_forward", "dropped"),
     "order": (),
-    "place": ("site",),
+    "place": ("site", "ranks", "sleeps"),
 }
+KEYS = {"gaps": "feedbacks", "ranks": "workers"} | dict.fromkeys(("failed", "needed", "from_forward", "dropped", "site"), "nodes")
 
 
 def dump(plan: Plan, name: str) -> str:
@@ -20,15 +26,27 @@ def dump(plan: Plan, name: str) -> str:
     if name not in TABLES:
         raise UsageError(f"there is no pass `{name}`; the passes are {', '.join(TABLES)}")
     out = [f"{name}: {plan.timings_ms[name]:.2f} ms"]
+    if name in GRAPH:
+        out += [f"  {line}" for line in GRAPH[name](plan.graph)]
     for table in TABLES[name]:
         out.append(f"{table}:")
-        out += [f"  {_name(plan, table, key)}  {_value(plan, table, value)}" for key, value in getattr(plan.facts, table).items()]
+        out += [f"  {line}" for line in _table(plan, table, getattr(plan.facts, table))]
     return "\n".join(out)
 
 
-def _name(plan: Plan, table: str, key: int) -> str:
-    if table in ("site", "from_forward", "dropped"):
-        return f"{key} {plan.graph.nodes[key].name}"
+def _table(plan: Plan, table: str, found: Mapping[int, object] | Iterable[object]) -> Iterator[str]:
+    if isinstance(found, Mapping):
+        for key, value in found.items():
+            yield f"{_key(plan, table, key)}  {_value(plan, table, value)}"
+    else:
+        for item in sorted(found) if isinstance(found, set | frozenset) else found:
+            yield _key(plan, table, item) if isinstance(item, int) else str(item)
+
+
+def _key(plan: Plan, table: str, key: int) -> str:
+    """What the key of a table is the id of."""
+    if table in KEYS:
+        return f"{key} {getattr(plan.graph, KEYS[table])[key].name}"
     return f"{key} {plan.graph.writer(key).name}.{plan.graph.fields[key].name}"
 
 
@@ -39,3 +57,28 @@ def _value(plan: Plan, table: str, value: object) -> str:
     if table == "last_read" and isinstance(value, int):
         return plan.graph.nodes[value].name
     return str(value)
+
+
+def _calls(graph: Graph) -> Iterator[str]:
+    """The trace: each call, where it is made, what it is given."""
+    for node in graph.nodes:
+        yield f"{node.id} {node.name}  {node.at.file}:{node.at.line}  ({', '.join(_given(graph, node))})"
+
+
+def _given(graph: Graph, node: Node) -> Iterator[str]:
+    for use in node.uses:
+        yield f"{use.param}={graph.writer(use.field).name}.{graph.fields[use.field].name}"
+    for weights in node.weights:
+        yield f"{weights.param}={weights.name}@{weights.reading}"
+    for name, value in node.params.items():
+        yield f"{name}={value!r}"
+
+
+def _declared(graph: Graph) -> Iterator[str]:
+    """The graph: each field, its declaration, and what it mirrors."""
+    for field in graph.fields:
+        source = f" = {field.source} of {graph.writer(field.source).name}" if field.source is not None else f" {field.declared}"
+        yield f"{field.id} {graph.nodes[field.node].name}.{field.name} {source}"
+
+
+GRAPH: dict[str, Callable[[Graph], Iterator[str]]] = {"trace": _calls, "freeze": _declared}

@@ -197,15 +197,21 @@ def _edges(graph: Graph, facts: Facts, fields: list[Field], readers: dict[int, l
             if receiver not in (sender, CONTROLLER):
                 crossing.setdefault((sender, receiver), []).append(field)
     for (sender, receiver), sent in crossing.items():
-        size, text = Dim.of(0), list[str]()
-        for field in sent:
-            spec = facts.specs[field.id]
-            width = DTYPES[spec.dtype].size
-            if width is None:
-                text.append(field.name)
-            else:
-                size += _elements(spec.shape[1:]) * width
-        yield EdgeView(from_=sender, to=receiver, fields=tuple(f.name for f in sent), bytes=str(size), text=tuple(text))
+        size, text = bytes_a_row(facts, sent)
+        yield EdgeView(from_=sender, to=receiver, fields=tuple(f.name for f in sent), bytes=str(size), text=text)
+
+
+def bytes_a_row(facts: Facts, fields: list[Field]) -> tuple[Dim, tuple[str, ...]]:
+    """What a row of these columns takes, and those that are text, whose length only the run knows."""
+    size, text = Dim.of(0), list[str]()
+    for field in fields:
+        spec = facts.specs[field.id]
+        width = DTYPES[spec.dtype].size
+        if width is None:
+            text.append(field.name)
+        else:
+            size += _elements(spec.shape[1:]) * width
+    return size, tuple(text)
 
 
 def _receiver(graph: Graph, facts: Facts, node: Node, sender: str) -> str:

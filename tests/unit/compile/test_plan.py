@@ -29,6 +29,8 @@ from vocabulary import (
 )
 
 from rlflow import CheckFailed, Feedback, Plan, Worker, absent, operator, pipeline
+from rlflow.compile.dump import TABLES
+from rlflow.compile.facts import Facts
 from rlflow.errors import UsageError
 from rlflow.flags import command_of
 
@@ -177,6 +179,25 @@ def test_a_pipeline_inside_another_is_refused() -> None:
 
 def test_every_pass_is_timed() -> None:
     assert list(penalised().timings_ms) == ["trace", "freeze", "own", "infer", "version", "live", "order", "place"]
+
+
+def test_every_pass_can_be_dumped() -> None:
+    plan = penalised()
+    assert list(TABLES) == list(plan.timings_ms)
+    assert all(plan.dump(name).startswith(f"{name}: ") for name in TABLES)
+
+
+def test_every_fact_is_in_a_dump() -> None:
+    """Row sets are told with the fields that are about them, letters with their shapes."""
+    assert {table for tables in TABLES.values() for table in tables} == set(Facts.__struct_fields__) - {"rowsets", "letters"}
+
+
+def test_a_dump_of_the_trace_shows_what_each_call_is_given() -> None:
+    lines = penalised().dump("trace").splitlines()
+    assert lines[9].startswith("  8 actor.log_probs  ")
+    assert lines[9].endswith(
+        "small_loops.py:51  (input_ids=form_batch.input_ids, response_mask=form_batch.response_mask, weights=policy@current)"
+    )
 
 
 def test_dump_prints_the_tables_of_a_pass() -> None:
