@@ -30,7 +30,7 @@ VARIABLE = "RLFLOW_DEBUG"
 debug = os.environ.get(VARIABLE, "") not in ("", "0")  # worker processes inherit it
 
 Kind = Literal["tensor", "array", "list", "dict", "tuple", "record", "micro", "plain"]
-KINDS: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array", "": "plain"}
+KINDS: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array"}
 KINDS |= {"builtins.list": "list", "builtins.dict": "dict", "builtins.tuple": "tuple"}
 COPY = {"tensor": ".clone()", "array": ".copy()", "list": ".copy()", "dict": ".copy()"}
 
@@ -71,8 +71,10 @@ def _kind(cls: type[Any]) -> Kind:
         return "record"
     if issubclass(cls, Micro | Objective):
         return "micro"
-    names = (f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
-    return next((KINDS[name] for name in names if name in KINDS), KINDS[""])
+    for base in cls.__mro__:
+        if (kind := KINDS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
+            return kind
+    return "plain"
 
 
 def _kind_of(value: object) -> Kind:
