@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_origin
 
 from ..errors import OperatorError
+from .body import place_of
 from .loss import Micro, Objective
 from .record import Record
 
@@ -199,8 +200,7 @@ def _not_owned(declaration: Declaration, held: Held, result: str) -> str:
 
 
 def _title(declaration: Declaration) -> str:
-    code = declaration.fn.__code__
-    return f"`{declaration.fn.__qualname__.rpartition('<locals>.')[2]}` ({code.co_filename}:{code.co_firstlineno})"
+    return f"`{declaration.fn.__qualname__.rpartition('<locals>.')[2]}` ({place_of(declaration.fn)})"
 
 
 def _name(declaration: Declaration, held: Held) -> str:

@@ -17,6 +17,8 @@ from ..compile.ir import Field, Node, Worker
 from ..compile.plan import Plan
 from ..data.column import Column
 from ..errors import UsageError
+from ..language.body import has_body, place_of
+from ..language.config import resolve
 
 X = TypeVar("X")
 
@@ -28,6 +30,7 @@ class GraphView:
 
     def check_runnable(self) -> None:
         """Raises UsageError, before anything is started, for a graph that this run time cannot run."""
+        self._check_bodies()
         _ = (self.form, self.dispatch, self.source, self.sampler, self.tokens)
         self._check_engine()
         self._check_workers()
@@ -39,6 +42,17 @@ class GraphView:
         for node in self.sinks:
             if not isinstance(node.params.get("every"), int) or node.params["every"] < 1:
                 raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs")
+
+    def _check_bodies(self) -> None:
+        """What is called has a body. The operators of rows that are numbers only are not called, and the controller forms batches."""
+        called = {node.title: resolve(node.operator) for node in self.needed if node.operator and node.index is None and node.rows != "form"}
+        called |= {loss.name: resolve(loss.ref).__call__ for node in self.needed for loss in node.losses if loss.active}
+        missing = [f"`{name}` ({place_of(fn)})" for name, fn in called.items() if not has_body(fn)]
+        if missing:
+            raise UsageError(
+                f"`{self.graph.name}` can be checked, explained and drawn, but not run: {len(missing)} of what it calls has no body: "
+                f"{', '.join(missing)}"
+            )
 
     def _check_engine(self) -> None:
         """One engine samples; it alone is synced and evaluated."""
