@@ -45,14 +45,13 @@ class GraphView:
 
     def _check_bodies(self) -> None:
         """What is called has a body. The operators of rows that are numbers only are not called, and the controller forms batches."""
-        called = {node.title: resolve(node.operator) for node in self.needed if node.operator and node.index is None and node.rows != "form"}
+        operators = [node for node in self.needed if node.operator is not None and node.index is None and node.rows != "form"]
+        called = {node.title: resolve(node.operator or "") for node in operators}
         called |= {loss.name: resolve(loss.ref).__call__ for node in self.needed for loss in node.losses if loss.active}
-        missing = [f"`{name}` ({place_of(fn)})" for name, fn in called.items() if not has_body(fn)]
+        missing = [f"  {name}  {place_of(fn)}" for name, fn in called.items() if not has_body(fn)]
         if missing:
-            raise UsageError(
-                f"`{self.graph.name}` can be checked, explained and drawn, but not run: {len(missing)} of what it calls has no body: "
-                f"{', '.join(missing)}"
-            )
+            told = f"`{self.graph.name}` can be checked, explained and drawn, but not run: these are declared without a body"
+            raise UsageError("\n".join([told, *missing]))
 
     def _check_engine(self) -> None:
         """One engine samples; it alone is synced and evaluated."""
