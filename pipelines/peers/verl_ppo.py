@@ -112,6 +112,10 @@ class VanillaLoss(Loss[c.ActorForward, c.PpoColumns]):
 
 
 class BypassLoss(Loss[c.ActorForward, c.BypassColumns]):  # its ratio is against the log-probs of the rollout itself
+    @property
+    def corrects(self) -> tuple[Literal["engine", "version"], ...]:
+        return ("engine", "version")
+
     def __call__(self, forward: c.ActorForward, rows: c.BypassColumns) -> Tensor: ...
 
 

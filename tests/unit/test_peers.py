@@ -104,6 +104,13 @@ def test_explain_works_without_bodies(file: str, capsys: pytest.CaptureFixture[s
     assert "mask(response)" in capsys.readouterr().out
 
 
+def test_the_graph_is_drawn_without_bodies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", str(PEERS / "nemo_grpo.py"), "--mermaid"]) == 0
+    drawn = capsys.readouterr().out
+    assert drawn.startswith("flowchart")
+    assert "generation.run_multi_turn_rollout" in drawn
+
+
 def test_what_the_reference_makes_is_dropped_when_no_kl_is_on() -> None:
     plan = verl_ppo()
     needed = {node.name for node in plan.graph.nodes if node.id in plan.facts.needed}
