@@ -1,7 +1,7 @@
 """Has an operator or a loss a body, or is it a declaration only? What is declared can be checked, explained and drawn, but not run.
 
-    def compute_values(self, ...) -> Values: ...              a declaration, also with a docstring
-    def compute_values(self, ...) -> Values: raise NotImplementedError("in the engine")
+def compute_values(self, ...) -> Values: ...              a declaration, also with a docstring
+def compute_values(self, ...) -> Values: raise NotImplementedError("in the engine")
 """
 
 from __future__ import annotations
