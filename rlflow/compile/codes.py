@@ -63,4 +63,4 @@ CODES: dict[str, str] = {
 }
 
 # What `# rlflow: ignore[RLF210]` at a call may turn off: warnings, and errors after which the graph still means something and runs.
-SUPPRESSIBLE = frozenset({"RLF123", "RLF210", "RLF307", "RLF503"})
+SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503"})

@@ -6,7 +6,8 @@ fields      every field once, where it is made: records and row operators hand o
 operators   every call: where it runs, what it reads, writes and frees
 edges       what crosses from process to process
 dropped     what the plan leaves out, and why
-workers     processes with an engine, and their ranks
+workers     processes with an engine, their ranks and devices
+shifts      what goes to sleep and wakes where workers share devices
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import msgspec
 
 from ..language.spec import DTYPES
 from .facts import Facts
-from .ir import Dim, Feedback, Field, Graph, Node
+from .ir import Dim, Feedback, Field, Graph, Node, Worker
 from .place import CONTROLLER
+
+UNREAD = "no call reads it: it never leaves its writer"
 
 
 class FieldView(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,7 @@ class OperatorView(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     frees: tuple[str, ...]
+    from_forward: dict[str, str]  # what it would read -> what of its own training forward stands in for it
     at: str  # file:line
     dropped: bool
 
@@ -68,6 +72,7 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     init: str  # the call that loads version 0
     max_lag: int
+    worst_gap: int  # versions that a trained row can be behind
     readers: dict[str, tuple[str, ...]]  # reading -> calls
     served_by: tuple[str, ...]
 
@@ -92,7 +97,23 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A process with an engine, once a rank."""
 
     name: str
+    kind: str  # its class
     dp: int
+    tp: int
+    pp: int
+    cp: int
+    devices: str | None  # accelerators that it may share; None: CPU processes of its own
+    on: tuple[int, ...]  # which of them, a number a rank
+
+
+class ShiftView(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a worker that goes or comes, because workers share devices."""
+
+    before: str  # operator
+    worker: str
+    devices: str
+    part: str  # weights | optimizer | kv_cache
+    action: str  # release | resume | offload | onload
 
 
 class Views(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +127,7 @@ class Views(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeView, ...]
     dropped: DroppedView
     workers: tuple[WorkerView, ...]
+    shifts: tuple[ShiftView, ...]  # of one step, in order
 
 
 def views(graph: Graph, facts: Facts) -> Views:
@@ -114,18 +136,28 @@ def views(graph: Graph, facts: Facts) -> Views:
     readers: dict[int, list[Node]] = {field.id: [] for field in fields}
     for node in graph.nodes:
         if node.id in facts.needed and not node.is_record:
-            for field in dict.fromkeys(graph.origin(use.field).id for use in node.uses if use.read):
+            for field in _reads(graph, facts, node):
                 readers[field].append(node)
     seen = [_field(graph, facts, field, readers[field.id]) for field in fields]
     return Views(
         pipeline=graph.name,
         module=graph.module,
-        feedbacks=tuple(_feedback(graph, feedback) for feedback in graph.feedbacks),
+        feedbacks=tuple(_feedback(graph, facts, feedback) for feedback in graph.feedbacks),
         fields=tuple(seen),
         operators=tuple(_operator(graph, facts, node) for node in graph.nodes if not node.is_record),
         edges=tuple(_edges(graph, facts, fields, readers)),
         dropped=_dropped(graph, facts, seen),
-        workers=tuple(WorkerView(name=worker.name, dp=worker.dp_size) for worker in graph.workers),
+        workers=tuple(_worker(graph, facts, worker) for worker in graph.workers),
+        shifts=tuple(
+            ShiftView(
+                before=graph.nodes[shift.before].name,
+                worker=graph.workers[shift.worker].name,
+                devices=graph.devices[shift.devices].name,
+                part=shift.part,
+                action=shift.action,
+            )
+            for shift in facts.sleeps
+        ),
     )
 
 
@@ -146,8 +178,13 @@ def _field(graph: Graph, facts: Facts, field: Field, readers: list[Node]) -> Fie
     )
 
 
+def _reads(graph: Graph, facts: Facts, node: Node) -> list[int]:
+    """The fields that a call reads, where they are made, without those that its own forward stands in for."""
+    spared = facts.from_forward.get(node.id, {})
+    return list(dict.fromkeys(graph.origin(use.field).id for use in node.uses if use.read and use.param.rpartition(".")[2] not in spared))
+
+
 def _operator(graph: Graph, facts: Facts, node: Node) -> OperatorView:
-    origins = dict.fromkeys(graph.origin(use.field).id for use in node.uses if use.read)
     freed = [f.name for f in graph.fields if f.source is None and facts.last_read.get(f.id) == node.id]
     return OperatorView(
         name=node.name,
@@ -155,15 +192,16 @@ def _operator(graph: Graph, facts: Facts, node: Node) -> OperatorView:
         worker=facts.site[node.id],
         per=node.per,
         rows=node.rows,
-        reads=tuple(graph.fields[field].name for field in origins),
+        reads=tuple(graph.fields[field].name for field in _reads(graph, facts, node)),
         writes=tuple(graph.fields[out].name for out in node.outs if graph.fields[out].source is None),
         frees=tuple(freed),
+        from_forward=facts.from_forward.get(node.id, {}),
         at=f"{node.at.file}:{node.at.line}",
         dropped=node.id not in facts.needed,
     )
 
 
-def _feedback(graph: Graph, feedback: Feedback) -> FeedbackView:
+def _feedback(graph: Graph, facts: Facts, feedback: Feedback) -> FeedbackView:
     readers: dict[str, tuple[str, ...]] = {}
     for node in graph.nodes:
         for use in node.weights:
@@ -175,17 +213,31 @@ def _feedback(graph: Graph, feedback: Feedback) -> FeedbackView:
         owner=graph.workers[feedback.owner].name,
         init=graph.nodes[feedback.init].name,
         max_lag=feedback.max_lag,
+        worst_gap=facts.gaps[feedback.id].worst,
         readers=readers,
         served_by=tuple(graph.workers[w].name for w in sorted(served)),
     )
 
 
+def _worker(graph: Graph, facts: Facts, worker: Worker) -> WorkerView:
+    return WorkerView(
+        name=worker.name,
+        kind=worker.kind,
+        dp=worker.dp_size,
+        tp=worker.tp_size,
+        pp=worker.pp_size,
+        cp=worker.cp_size,
+        devices=graph.devices[worker.devices].name if worker.devices is not None else None,
+        on=facts.ranks.get(worker.id, ()),
+    )
+
+
 def _dropped(graph: Graph, facts: Facts, fields: list[FieldView]) -> DroppedView:
-    operators = [node.name for node in graph.nodes if not node.is_record and node.id not in facts.needed]
+    why = {graph.nodes[node].name: reason for node, reason in facts.dropped.items()}
     unread = [field for field in fields if field.dies is None]
-    reasons = [Reason(name=name, writer=None, why="nothing that the step leaves behind depends on it") for name in operators]
-    reasons += [Reason(name=f.name, writer=f.writer, why="nobody reads it: it never leaves its writer") for f in unread]
-    return DroppedView(fields=tuple(dict.fromkeys(f.name for f in unread)), operators=tuple(operators), reasons=tuple(reasons))
+    reasons = [Reason(name=name, writer=None, why=reason) for name, reason in why.items()]
+    reasons += [Reason(name=f.name, writer=f.writer, why=why.get(f.writer, UNREAD)) for f in unread]
+    return DroppedView(fields=tuple(dict.fromkeys(f.name for f in unread)), operators=tuple(why), reasons=tuple(reasons))
 
 
 def _edges(graph: Graph, facts: Facts, fields: list[Field], readers: dict[int, list[Node]]) -> Iterator[EdgeView]:

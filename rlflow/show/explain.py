@@ -1,6 +1,7 @@
 """`rlflow explain pipelines/grpo.py`: the views of a plan as text, 138 columns wide.
 
 processes   which call runs where
+workers     their ranks and devices; who gives memory up before which call, where they share devices
 feedbacks   each back edge, its readings and who holds them
 fields      by writer: type, role, rows, the versions it depends on, its readers, and after which of them it is freed
 hops        what crosses from process to process, in bytes a row
@@ -26,7 +27,16 @@ COLUMNS = (("field", 22), ("type", 19), ("role", 23), ("rows", 7), ("depends on"
 def explain(plan: Plan) -> str:
     """The views of a plan. x marks what is dropped: no later call, and no next step, depends on it."""
     seen = plan.views
-    parts = [_head(seen), *_processes(seen), *_feedbacks(seen), *_fields(seen), *_hops(seen), *_dropped(seen)]
+    parts = [
+        _head(seen),
+        *_processes(seen),
+        *_workers(seen),
+        *_shifts(seen),
+        *_feedbacks(seen),
+        *_fields(seen),
+        *_hops(seen),
+        *_dropped(seen),
+    ]
     parts += [f"\n{warning}" for warning in plan.warnings]
     return "\n".join(line.rstrip() for line in parts)
 
@@ -49,15 +59,34 @@ def _head(seen: Views) -> str:
 
 
 def _processes(seen: Views) -> list[str]:
-    ranks = {worker.name: worker.dp for worker in seen.workers}
     sites: dict[str, list[str]] = {}
     for call in seen.operators:
         sites.setdefault(call.worker, []).append(f"x {call.name}" if call.dropped else call.name)
     out = ["", "processes"]
     for site, calls in sites.items():
-        label = f"{site} x {ranks[site]}" if ranks.get(site, 1) > 1 else site
         plans = " (row plans: keys, lengths and ids, no field is sent here)" if site == CONTROLLER else ""
-        out += _hanging(f"  {label:<18}", ", ".join(calls) + plans)
+        out += _hanging(f"  {site:<18}", ", ".join(calls) + plans)
+    return out
+
+
+def _workers(seen: Views) -> list[str]:
+    out = ["", "workers"] if seen.workers else []
+    for worker in seen.workers:
+        ranks = (("dp", worker.dp), ("tp", worker.tp), ("pp", worker.pp), ("cp", worker.cp))
+        sizes = " x ".join(f"{name} {size}" for name, size in ranks if size > 1) or "one rank"
+        where = f"{worker.devices} {', '.join(map(str, worker.on))}" if worker.devices else "CPU"
+        out += _hanging(f"  {worker.name:<18}", f"{worker.kind}, {sizes}, on {where}")
+    return out
+
+
+def _shifts(seen: Views) -> list[str]:
+    """Who sleeps and who wakes, before which call of the step."""
+    by_call: dict[tuple[str, str], list[str]] = {}
+    for shift in seen.shifts:
+        by_call.setdefault((shift.devices, shift.before), []).append(f"{shift.action} {shift.worker}.{shift.part}")
+    out = ["", "turns on shared devices"] if by_call else []
+    for (devices, call), shifts in by_call.items():
+        out += _hanging(f"  {devices:<18}", f"before {call}: {', '.join(shifts)}")
     return out
 
 
@@ -66,8 +95,7 @@ def _feedbacks(seen: Views) -> list[str]:
     for row in seen.feedbacks:
         text = f"version k on {row.owner}, first from {row.init}; "
         text += "; ".join(f".{reading} in {', '.join(calls)}" for reading, calls in row.readers.items() if reading != "next")
-        text += f"; k + 1 goes to {', '.join(row.served_by)}" if row.served_by else ""
-        text += f"; rollouts lag by at most {row.max_lag}" if row.served_by else ""
+        text += f"; k + 1 goes to {', '.join(row.served_by)}; trained rows are at most {row.worst_gap} behind" if row.served_by else ""
         out += _hanging(f"  {row.name:<18}", text)
     return out
 
@@ -118,12 +146,15 @@ def _hops(seen: Views) -> list[str]:
 
 
 def _dropped(seen: Views) -> list[str]:
-    by_why: dict[str, list[str]] = {}
+    by_why: dict[str, dict[str, list[str]]] = {}
     for reason in seen.dropped.reasons:
-        by_why.setdefault(reason.why, []).append(f"{reason.writer}: {reason.name}" if reason.writer else reason.name)
+        fields = by_why.setdefault(reason.why, {}).setdefault(reason.writer or reason.name, [])
+        fields += [reason.name] if reason.writer else []
     out = ["", "dropped"] if by_why else []
-    for why, names in by_why.items():
-        out += _hanging(f"  {why}: ", "; ".join(names))
+    for why, writers in by_why.items():
+        out.append(f"  {why}")
+        for writer, fields in writers.items():
+            out += _hanging(f"    {writer:<20}", ", ".join(fields))
     return out
 
 

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 from small_loops import penalised
 
+from pipelines.grpo import grpo
 from rlflow.compile.views import Reason
+
+OWN_FORWARD = "`actor.train` takes `old_log_probs` from its own forward: a batch is one optimizer step"
 
 
 def data(kl: float = 0.0) -> Any:
@@ -53,6 +56,7 @@ def test_a_call_reads_writes_and_frees_by_name() -> None:
         "reads": ("shaping", "response_mask", "uid"),
         "writes": ("advantages", "returns"),
         "frees": ("uid", "shaping"),
+        "from_forward": {},
         "dropped": False,
     }
 
@@ -63,7 +67,18 @@ def test_every_read_field_is_freed_by_the_call_after_which_it_dies() -> None:
     assert freed == {(field.dies, field.name) for field in plan.fields if field.dies is not None}
 
 
+def test_what_is_taken_from_the_training_forward_is_not_read() -> None:
+    plan = grpo()
+    train = next(call for call in plan.operators if call.name == "actor.train")
+    assert (train.from_forward, "old" in train.reads) == ({"old_log_probs": "log_probs"}, False)
+    old = next(field for field in plan.fields if field.name == "old")
+    assert (old.readers, old.dies) == ((), None)
+    assert Reason(name="actor.log_probs", writer=None, why=OWN_FORWARD) in plan.dropped.reasons
+    assert Reason(name="old", writer="actor.log_probs", why=OWN_FORWARD) in plan.dropped.reasons
+
+
 def test_a_feedback() -> None:
+    assert by_name(data()["feedbacks"], "policy")["worst_gap"] == 0
     assert by_name(data()["feedbacks"], "policy")["readers"] == {
         "served": ("engine.rollout", "engine.evaluate"),
         "current": ("actor.log_probs",),
@@ -76,5 +91,5 @@ def test_what_is_dropped_has_a_reason() -> None:
     dropped = penalised().dropped
     assert dropped.operators == ("reference.load", "reference.log_probs")
     assert dropped.fields == ("rollout_log_probs", "is_correct", "returns", "ref")
-    assert dropped.reasons[-1] == Reason(name="ref", writer="reference.log_probs", why="nobody reads it: it never leaves its writer")
+    assert dropped.reasons[-1] == Reason(name="ref", writer="reference.log_probs", why="no call that the step needs reads its result")
     assert penalised(kl=0.1).dropped.operators == ()
