@@ -16,7 +16,7 @@ class Start:
         self.prompts = prompts
         self.actor, self.engine = Torch("actor", dp=dp, on=on), Embedded("engine", temperature=temperature, top_p=top_p, on=on)
         self.policy = Feedback("policy", init=self.actor.load(), max_lag=max_lag)
-        prompt = dispatch(dataset("train.parquet"), n=8)
+        self.prompt = prompt = dispatch(dataset("train.parquet"), n=8)
         if tree:
             self.sample = self.engine.rollout_tree(self.policy.served, prompt)
         else:

@@ -1,0 +1,150 @@
+"""Q, W, C, M: protocols, missing fields, state that lives across steps, what lives how long."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from recorded_engine import RecordedEngine
+from refusals import refused, written
+from start import Start
+from vocabulary import (
+    KlRows,
+    KlTrainRows,
+    PolicyForward,
+    Torch,
+    anchor_on_rollout,
+    micro_pack,
+    pad,
+    ppo_clip,
+    shard,
+    sync,
+)
+
+from operators.engines import Embedded
+from operators.sync import sync as shipped_sync
+from rlflow import Loss, absent, pipeline
+from rlflow.data.batch import Block, Column
+from rlflow.engines.rollout import SyncError, sync_weights
+from rlflow.errors import DataError
+from rlflow.language.operator import declaration_of
+
+BUCKETS = [{"embed": torch.zeros(2, 2)}, {"lm_head": torch.ones(2)}]
+
+
+def _synced(engine: RecordedEngine) -> list[str]:
+    sync_weights(engine, BUCKETS, version=1)  # type: ignore[arg-type]
+    return engine.calls
+
+
+# --- Q13, W5: the protocol of a weight sync
+def test_Q13_a_sync_pauses_first_and_continues_last() -> None:
+    """Requests were aborted after the engine had gone on, in the middle of its pause, and it crashed."""
+    calls = _synced(RecordedEngine())
+    assert (calls[0], calls[-1]) == ("pause(retract)", "continue")
+    assert "abort" not in calls  # retract gives up the slots, the requests wait: nothing has to be aborted
+
+
+@pytest.mark.parametrize("step", ["release", "begin", "update", "end", "resume"])
+def test_Q13_an_engine_that_failed_on_the_way_is_not_aborted_either(step: str) -> None:
+    """The same after a failure: it is left paused or as it was, and the next attempt takes the same way."""
+    engine = RecordedEngine(fails=step)
+    with pytest.raises(SyncError):
+        _synced(engine)
+    engine.calls.clear()
+    calls = _synced(engine)
+    assert (calls[0], calls[-1]) == ("pause(retract)", "continue")
+    assert "abort" not in calls
+
+
+def test_W5_the_cache_is_given_up_before_the_update_and_is_empty_before_anything_is_sampled() -> None:
+    """Prefixes that old weights had computed outlived the update, or the cache was reset in the middle of it and filled again."""
+    assert _synced(RecordedEngine()) == [
+        "pause(retract)",
+        "release(kv_cache)",
+        "begin",
+        "update",
+        "update(flush)",
+        "end",
+        "resume(kv_cache)",
+        "continue",
+    ]
+
+
+@pytest.mark.parametrize("step", ["pause", "abort", "release", "flush_cache", "update_weights", "resume", "continue_generation"])
+def test_W5_a_pipeline_has_one_word_for_all_of_it(step: str) -> None:
+    """The same: the steps are no operators, so they cannot be written in another order, or one of them be forgotten."""
+    assert not hasattr(Embedded, step)
+    declared = declaration_of(shipped_sync)
+    assert declared is not None
+    assert declared.serves == "engine"
+
+
+# --- Q17: a field that nobody writes
+def test_Q17_a_field_that_was_never_written_is_no_field() -> None:
+    """A reader asked the store for a column that nobody wrote, and polled for it until its timeout."""
+
+    def loop() -> None:
+        s = Start()
+        anchor_on_rollout(s.ready.rollout_logprobs)  # type: ignore[attr-defined]
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF001", "s.ready.rollout_logprobs")
+    assert found.message == "`Sample` has no field `rollout_logprobs`; did you mean `rollout_log_probs`?"
+
+
+def test_Q17_a_field_that_this_variant_leaves_out_is_no_field_either() -> None:
+    """The same, of a column that another variant of the pipeline writes."""
+
+    def loop() -> None:
+        s = Start()
+        s.finish(s.rows(anchor_on_rollout(absent("nothing is recorded"))))
+
+    found = refused(loop)
+    assert (found.code, found.message) == ("RLF008", "nothing makes `rollout_log_probs`, which `anchor_on_rollout` reads")
+
+
+def test_Q17_at_run_time_a_missing_column_is_an_error_at_once() -> None:
+    """The same in the data path: a block is asked once, and answers with what it has."""
+    block = Block({"uid": Column.scalars("i64", [7, 7])})
+    with pytest.raises(DataError, match="no column `input_ids`: there are `uid`"):
+        block.select(["uid", "input_ids"])
+
+
+# --- Q19: a condition that reads one of two knobs
+class annealed_kl(Loss[PolicyForward, KlRows]):
+    """A penalty that goes from one strength to another."""
+
+    first: float
+    final: float
+
+    @property
+    def active(self) -> bool:
+        return self.first > 0 or self.final > 0
+
+
+def _annealed(first: float, final: float, *, reference_if: bool) -> None:
+    s = Start()
+    ref = absent("kl is 0")
+    if reference_if:
+        reference = Torch("reference")
+        ref = reference.log_probs(reference.load(), s.ready.input_ids, s.ready.response_mask)
+    rows = KlTrainRows(
+        input_ids=s.ready.input_ids, response_mask=s.ready.response_mask, old_log_probs=s.old(), ref_log_probs=ref, advantages=s.advantages
+    )
+    micro = micro_pack(shard(pad(rows, multiple=2), on=s.actor), max_tokens=4096)
+    s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(ppo_clip(), annealed_kl(first, final))), s.engine))
+
+
+def test_Q19_a_condition_that_forgets_a_knob_is_refused() -> None:
+    """Reference log-probs were computed if the first strength of the penalty was above 0; a run that only ended above 0 had none."""
+    found = refused(_annealed, first=0.0, final=0.1, reference_if=0.0 > 0)
+    assert (found.code, found.message) == ("RLF008", "nothing makes `ref_log_probs`, which `annealed_kl` reads")
+    assert "left out here: kl is 0" in [label.text for label in found.related]
+
+
+@pytest.mark.parametrize(("first", "final", "needed"), [(0.0, 0.0, False), (0.0, 0.1, True), (0.1, 0.0, True), (0.1, 0.1, True)])
+def test_Q19_who_is_read_is_derived_from_the_reader(first: float, final: float, needed: bool) -> None:
+    """The same, repaired: no condition is written, the forward of the reference is dropped where no active loss reads it."""
+    plan = pipeline(_annealed)(first, final, reference_if=True)
+    needed_calls = {node.title for node in plan.graph.nodes if node.id in plan.facts.needed}
+    assert ("reference.log_probs" in needed_calls) is needed
