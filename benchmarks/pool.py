@@ -34,6 +34,7 @@ from rlflow.data.pool.shm import ShmPool
 WARM = 2  # hops before the first that counts
 TIMEOUT = 60.0  # seconds for one answer
 
+
 def batch(rows: int, tokens: int) -> Block:
     """The token columns of a sample: lengths from half of `tokens` to one and a half."""
     rng = np.random.default_rng(0)

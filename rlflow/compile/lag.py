@@ -53,7 +53,8 @@ def gaps_of(graph: Graph, facts: Facts, *, watermark: int = 0, queue: int = 0) -
 def _form(graph: Graph, facts: Facts, feedback: Feedback) -> Node | None:
     """The call that forms the batch out of what these weights sampled."""
     served = (feedback.name, "served")
-    return next((n for n in graph.nodes if n.rows == "form" and any(served in facts.versions.get(u.field, ()) for u in n.uses)), None)
+    forms = (node for node in graph.nodes if node.rows == "form" and not node.failed)
+    return next((n for n in forms if any(served in facts.versions.get(u.field, ()) for u in n.uses)), None)
 
 
 def _group(graph: Graph, facts: Facts, form: Node) -> int:

@@ -353,6 +353,8 @@ class CallTracer:
         return record
 
     def _copies(self, results: dict[str, Spec]) -> None:
+        if self.node.failed:
+            return  # an argument that was refused may be the one that is copied
         given = {use.param: use.declared for use in self.node.uses}
         for name, param in self.declaration.copies.items():
             if name in results and param in given and (of := given[param]) and of.dtype == results[name].dtype:

@@ -7,7 +7,7 @@ broken; None where the loop has no such place. Whether a change *is* a mistake i
     rows       wrong_rows  late_group  late_filter  wrong_order  not_cut  not_formed
     weights    wrong_reading  whole_feedback  not_owner  read_after_move  moved_twice  never_closed  closed_twice  crossed  unsynced
     numbers    indivisible_pad  indivisible_ranks  indivisible_prompts  count_of_nothing
-    versions   lag_uncorrected  correction_forgotten  temperature
+    versions   lag_uncorrected  correction_forgotten  of_another_policy  temperature
     names      misspelt_field  misspelt_keyword  same_name
     python     number_for_field  record_for_field  arithmetic  branch  not_config  no_loss  dead_call
 """
@@ -513,6 +513,16 @@ def correction_forgotten(program: Program, choose: Choose) -> Fault | None:
     return Fault(("RLF307",), corrected[0], primary=(program.line("train:policy"),))
 
 
+def of_another_policy(program: Program, choose: Choose) -> Fault | None:
+    """A loss that is not made for rows of others."""
+    train = next((line for line in program.lines("train:pupil")), None)
+    if train is None:
+        return None
+    objective = train.call.arg("objective")
+    objective.value = Raw(str(objective.value).replace("distill", "imitate"))
+    return Fault(("RLF307",), train, also=(program.line("feedback:pupil"), program.line("rollout")))
+
+
 def temperature(program: Program, choose: Choose) -> Fault | None:
     """Of a worker whose log-probs meet others: the engine that samples, a reference or teacher that a loss compares with."""
     read = {"reference": "kl_penalty(0.1)", "teacher": "distill"}
@@ -600,7 +610,7 @@ FAULTS: tuple[Breaker, ...] = (
     wrong_rows, late_group, late_filter, wrong_order, padded_after_balancing, not_cut, not_formed,
     wrong_reading, whole_feedback, not_owner, not_loader, read_after_move, moved_twice, never_closed, closed_twice, crossed, unsynced,
     indivisible_pad, indivisible_ranks, indivisible_prompts, count_of_nothing,
-    lag_uncorrected, correction_forgotten, temperature,
+    lag_uncorrected, correction_forgotten, of_another_policy, temperature,
     misspelt_field, misspelt_keyword, same_name,
     number_for_field, record_for_field, arithmetic, branch, not_config, no_loss, dead_call,
 )  # fmt: skip

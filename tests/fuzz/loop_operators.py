@@ -37,6 +37,7 @@ from operators.fields import (
 )
 from operators.records import Advantage, PolicyForward, Sample, Trajectories
 from rlflow import Frozen, Loss, Record, RowsT, Served, Tensor, Worker, bf16, f32, fresh, operator, roles
+from rlflow.language.corrects import Difference
 
 quality, weight, hidden = roles("quality weight hidden")
 Quality: TypeAlias = Annotated[Tensor, f32[B], quality]
@@ -182,6 +183,16 @@ class distill(Loss[PolicyForward, TeacherRows]):  # noqa: N801 - a loss is writt
     @property
     def active(self) -> bool:
         return self.beta > 0
+
+    @property
+    def corrects(self) -> tuple[Difference, ...]:
+        return ("policy",)  # whose rows they are does not matter to it
+
+
+class imitate(Loss[PolicyForward, TeacherRows]):  # noqa: N801
+    """The same, for rows of the policy that is trained only."""
+
+    beta: float = 1.0
 
 
 class weighted_entropy(Loss[PolicyForward, WeightRows]):  # noqa: N801
