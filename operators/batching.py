@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from rlflow import RowsT, operator
 from rlflow.errors import DataError
 
-from .fields import G, P, T
+from .fields import G, GroupSize, P, PromptCount, T
 from .records import Prompts, Trajectories
 
 __all__ = ["dispatch", "form_batch", "group_rows", "take"]
@@ -26,7 +26,7 @@ ColumnT = TypeVar("ColumnT")
 
 
 @operator(per="row", rows="expand", sizes={T: P * G})
-def dispatch(prompts: Prompts, *, n: Annotated[int, G]) -> Trajectories:
+def dispatch(prompts: Prompts, *, n: GroupSize) -> Trajectories:
     """Each prompt `n` times: its trajectories share `uid` and count `traj_uid` from 0. Raises DataError for n < 1."""
     if n < 1:
         raise DataError(f"dispatch(n={n}): a prompt needs at least one trajectory")
@@ -41,7 +41,7 @@ def dispatch(prompts: Prompts, *, n: Annotated[int, G]) -> Trajectories:
 
 
 @operator(per="group", rows="form")
-def form_batch(rows: RowsT, *, prompts: int) -> RowsT:
+def form_batch(rows: RowsT, *, prompts: PromptCount) -> RowsT:
     """All rows of the first `prompts` uids, in the order in which the uids first appear, each group together.
 
     Raises DataError if the record has no `uid` or fewer groups.

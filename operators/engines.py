@@ -20,7 +20,23 @@ from rlflow.errors import EngineError
 from rlflow.measure import note
 
 from .environment import Dialogue, Environment
-from .fields import AttentionMask, B, Critic, InputIds, LogProbs, Policy, PositionIds, S, T, Teacher, TeacherLogProbs, Values
+from .fields import (
+    AttentionMask,
+    B,
+    Critic,
+    InputIds,
+    LogProbs,
+    Policy,
+    PositionIds,
+    RankCount,
+    S,
+    T,
+    Teacher,
+    TeacherLogProbs,
+    TokenCount,
+    TrajectoryCount,
+    Values,
+)
 from .flatten import Turn, chain, flatten
 from .models import TINY, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
 from .records import CriticForward, ModelRows, PolicyForward, Prompts, Sample, Trajectories
@@ -48,8 +64,8 @@ class Embedded(Worker):
     """
 
     def __init__(
-        self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: int = 16,
-        capacity: int = 256, threads: int = 1, on: Devices | None = None,
+        self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: TokenCount = 16,
+        capacity: TrajectoryCount = 256, threads: int = 1, on: Devices | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, temperature=temperature, top_p=top_p, on=on)
         self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
@@ -245,14 +261,14 @@ class _Trainer(Worker):
         name: str,
         *,
         model: str = TINY,
-        dp: int = 1,
+        dp: RankCount = 1,
         temperature: float = 1.0,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         warmup_steps: int = 5,
-        max_tokens: int = 16_384,
+        max_tokens: TokenCount = 16_384,
         threads: int = 1,
         on: Devices | None = None,
     ) -> None:

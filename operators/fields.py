@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from rlflow import Tensor, dims, f32, flag, i32, i64, roles, text
+from rlflow import Tensor, count, dims, f32, flag, i32, i64, roles, text
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
@@ -31,6 +31,13 @@ class Teacher:
 class Critic:
     """A model that yields one value a token."""
 
+
+# --- numbers: what an integer parameter counts ----------------------------------------------------------------------------------------
+PromptCount: TypeAlias = Annotated[int, count("prompts")]
+GroupSize: TypeAlias = Annotated[int, G, count("trajectories a prompt")]
+TrajectoryCount: TypeAlias = Annotated[int, count("trajectories")]
+TokenCount: TypeAlias = Annotated[int, count("tokens")]
+RankCount: TypeAlias = Annotated[int, count("ranks")]  # data-parallel ones: they alone cut rows
 
 # --- prompts [P] and the trajectories asked for [T] -----------------------------------------------------------------------------------
 PromptIds: TypeAlias = Annotated[Tensor, i64[P, Q], tokens]

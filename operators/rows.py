@@ -22,7 +22,7 @@ from rlflow.data import tensors
 from rlflow.data.rowplan import pack_index, pad_index, rebalance_index, shard_index
 from rlflow.errors import DataError
 
-from .fields import TokenScores, Uid
+from .fields import RankCount, TokenCount, TokenScores, Uid
 
 if TYPE_CHECKING:
     from rlflow.data.dtypes import Array
@@ -66,7 +66,7 @@ def pad(rows: RowsT, *, multiple: int) -> RowsT:
 
 
 @operator(per="batch", rows="permute", index=rebalance_index)
-def rebalance(rows: RowsT, *, pieces: int, mini_batches: int = 1) -> RowsT:
+def rebalance(rows: RowsT, *, pieces: RankCount, mini_batches: int = 1) -> RowsT:
     """Reorder rows so that contiguous slices hold nearly equally many true tokens: [B, ...] -> [B, ...].
 
     Who is in mini-batch j is decided first, by group and seed (a run gives each batch its own, here it is 0); rows move inside their
@@ -98,7 +98,7 @@ def shard(rows: RowsT, *, on: Worker, mini_batches: int = 1) -> RowsT:
 
 
 @operator(per="row", rows="pack", index=pack_index)
-def micro_pack(rows: RowsT, *, max_tokens: int) -> Micro[RowsT]:
+def micro_pack(rows: RowsT, *, max_tokens: TokenCount) -> Micro[RowsT]:
     """Micro-batches of at most `max_tokens` right-padded tokens (rows x longest): `Micro.parts` is [mini-batch][micro-batch] of records.
 
     Counts of rows differ between micro-batches, their token counts are alike, and together they are the mini-batch. All ranks get equally

@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "RLF013": "a declaration that does not fit",
     "RLF014": "one field, two meanings",
     "RLF015": "a number that counts nothing",
+    "RLF016": "a count of something else",
     "RLF017": "a comment that suppresses nothing (a warning)",
     # --- dtype, shape, role, rows
     "RLF101": "wrong dtype",

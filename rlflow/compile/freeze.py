@@ -158,7 +158,7 @@ def _worker(trace: Trace, traced: TracedWorker, found: list[Diagnostic]) -> Work
         name=worker.name,
         ref=_class_ref(type(worker)),
         options=options,
-        dp_size=worker.dp_size,
+        dp_size=int(worker.dp_size),
         tp_size=worker.tp_size,
         pp_size=worker.pp_size,
         cp_size=worker.cp_size,

@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..language import trace
 from ..language.diagnostic import CheckFailed, Diagnostic, Label
 from ..language.trace import Trace
+from ..language.units import counted
 from . import passes
 from .facts import Facts
 from .freeze import freeze, parameters_of
@@ -39,10 +40,13 @@ def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
 
-        def run() -> None:
-            fn(*args, **kwargs)
+        parameters = parameters_of(bound.arguments)
+        bound.arguments = counted(fn, bound.arguments)
 
-        return _build(run, fn, parameters_of(bound.arguments), {})
+        def run() -> None:
+            fn(*bound.args, **bound.kwargs)
+
+        return _build(run, fn, parameters, {})
 
     call.__rlflow_pipeline__ = fn  # type: ignore[attr-defined]
     return call

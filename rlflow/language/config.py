@@ -1,6 +1,6 @@
 """Configuration values as JSON, and back: what a plan keeps so that another process can rebuild them.
 
-int, finite float, str, bool, None, list, dict          as they are
+int, finite float, str, bool, None, list, dict          as they are (a count as an int)
 tuple                                                   {"$tuple": [...]}
 inf, nan                                                {"$float": "inf"}
 frozen dataclass                                        {"$data": "module:Class", field: value, ...}
@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import UsageError
+from .units import Count
 from .worker import Worker
 
 PLAIN = "int, float, str, bool, None, a list, tuple or dict of those, a frozen dataclass, or a function or class of a module"
@@ -59,6 +60,8 @@ def to_config(value: Any, worker_id: Callable[[Worker], int] | None = None) -> A
     match value:
         case None | bool() | int() | str() if type(value) in (type(None), bool, int, str):
             return value
+        case Count():
+            return int(value)
         case float() if type(value) is float:
             return value if math.isfinite(value) else {"$float": str(value)}
         case list() if type(value) is list:

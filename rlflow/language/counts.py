@@ -39,7 +39,7 @@ def counts_of(declaration: Declaration) -> dict[str, int]:
 
 def is_count(value: object, least: int) -> bool:
     """An integer, and not below the bound. (True is no integer here.)"""
-    return type(value) is int and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 class Counts:

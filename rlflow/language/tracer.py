@@ -24,6 +24,7 @@ from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
 from .trace import Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
+from .units import Count, foreign, no_fit, units_of
 from .worker import Worker
 
 
@@ -142,6 +143,10 @@ class CallTracer:
         self.node.losses += losses
         for loss in losses:
             self.reads |= reads_of(loss)
+            for wrong in foreign(units_of(type(loss)), vars(loss)) if any(isinstance(v, Count) for v in vars(loss).values()) else ():
+                declared = labels(source.attribute_ref(type(loss), wrong.name), f"counts {wrong.wanted}")
+                self.node.failed = True
+                self.trace.diagnostics.append(no_fit(wrong, type(loss).__name__, at, declared))
             for found in uncounted(loss):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
             if unknown := set(loss.corrects) - set(DIFFERENCES):
@@ -210,6 +215,11 @@ class CallTracer:
                 "RLF010", f"`{name}` of `{self.node.title}` is configuration: {error}", where=at, label="cannot be kept in the plan"
             )
             return
+        if isinstance(value, Count) and name in self.declaration.units:
+            declared = labels(source.parameter_ref(self.declaration.fn, name), f"counts {self.declaration.units[name]}")
+            for found in foreign({name: self.declaration.units[name]}, {name: value}):
+                self.node.failed = True
+                self.trace.diagnostics.append(no_fit(found, self.node.title, at, declared))
         least = counts_of(self.declaration).get(name)
         if least is not None and not is_count(value, least):
             self.node.failed = True

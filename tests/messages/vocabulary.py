@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias, TypeVar
 
 from rlflow import (
-    Difference, Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, dims, f32, flag, fresh, i64, operator, roles, text,
+    Difference, Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, count, dims, f32, flag, fresh, i64, operator, roles, text,
 )
 
 P, T, B, G, Q, S = dims("P T B G Q S")
@@ -115,11 +115,11 @@ def dataset(path: str) -> Prompts: ...  # type: ignore[empty-body]
 
 
 @operator(per="row", rows="expand", sizes={T: P * G})
-def dispatch(prompts: Prompts, *, n: Annotated[int, G]) -> Trajectories: ...  # type: ignore[empty-body]
+def dispatch(prompts: Prompts, *, n: Annotated[int, G, count("trajectories a prompt")]) -> Trajectories: ...  # type: ignore[empty-body]
 
 
 @operator(per="group", rows="form")
-def form_batch(rows: RowsT, *, prompts: int) -> RowsT: ...  # type: ignore[empty-body]
+def form_batch(rows: RowsT, *, prompts: Annotated[int, count("prompts")]) -> RowsT: ...  # type: ignore[empty-body]
 
 
 # --- rewards and estimators -----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def pad(rows: RowsT, *, multiple: int) -> RowsT: ...  # type: ignore[empty-body]
 
 
 @operator(per="batch", rows="permute")
-def rebalance(rows: RowsT, *, pieces: int) -> RowsT: ...  # type: ignore[empty-body]
+def rebalance(rows: RowsT, *, pieces: Annotated[int, count("ranks")]) -> RowsT: ...  # type: ignore[empty-body]
 
 
 @operator(per="batch", rows="shard")

@@ -1,0 +1,298 @@
+"""Counts that know what they count: prompts are not rows, and trajectories a prompt are neither.
+
+    prompts: Annotated[int, count("prompts")]                 a parameter of a pipeline is a `Count` inside it
+    group_size: Annotated[int, count("trajectories a prompt")]
+    prompts * group_size                                      trajectories
+    (prompts * group_size) // actor.dp_size                   trajectories a rank
+    actor.dp_size * prompts                                   RLF016: nothing counts that
+
+A `Count` is an int everywhere: to type checkers, in the plan, on the command line. A plain int fits every count. Only the pipeline's
+own arithmetic is judged, and what it hands on. How many leaf rows a prompt or a trajectory yields only the run knows, so no unit
+leads from one to the other. `count(...)` is a role too: a field of counts, one a row, says in its alias what it counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ..errors import UsageError
+from . import source, trace
+from .diagnostic import Diagnostic, Label
+from .hints import hints_of
+from .source import Place, Ref
+from .spec import Role, metadata_of
+
+UNITS = ("prompts", "trajectories", "rows", "tokens", "ranks", "devices")  # ranks: data-parallel ones; devices: one for every rank there is
+RATIOS = {  # "x a y": how many x one y has
+    "trajectories a prompt": ("trajectories", "prompts"),
+    "tokens a prompt": ("tokens", "prompts"),
+    "tokens a trajectory": ("tokens", "trajectories"),
+    "tokens a row": ("tokens", "rows"),
+    "prompts a rank": ("prompts", "ranks"),
+    "trajectories a rank": ("trajectories", "ranks"),
+    "rows a rank": ("rows", "ranks"),
+    "tokens a rank": ("tokens", "ranks"),
+    "devices a rank": ("devices", "ranks"),
+}
+_NAME_OF = {parts: name for name, parts in RATIOS.items()}
+Origin = Place | Ref
+
+
+def count(unit: str) -> Role:
+    """Says what an integer parameter, or a field of integers, counts. Raises UsageError for a unit that is not in the table."""
+    if unit not in UNITS and unit not in RATIOS:
+        known = (*UNITS, *RATIOS)
+        raise UsageError(f"count({unit!r}): there is no such unit{trace.nearest(unit, known)}\n  there are {', '.join(known)}")
+    return Role("count", unit)
+
+
+def unit_of(hint: Any) -> str | None:
+    """What a parameter of this type counts; None if it does not say."""
+    return next((extra.detail for extra in metadata_of(hint) if isinstance(extra, Role) and extra.kind == "count"), None)
+
+
+def units_of(fn: Callable[..., Any]) -> dict[str, str]:
+    """Parameter → what it counts. Raises CheckFailed (RLF012) when a type in the signature does not exist at run time."""
+    return {name: unit for name, hint in hints_of(fn).items() if (unit := unit_of(hint)) is not None}
+
+
+# --- the algebra ------------------------------------------------------------------------------------------------------------------
+class Unknown(Exception):
+    """No unit for the result."""
+
+
+def product(one: str, two: str) -> str | None:
+    """Unit of a product; None for a number without one. Raises Unknown.
+
+    prompts × trajectories a prompt = trajectories; ranks × ranks = ranks, a multiple of both.
+    """
+    return "ranks" if one == two == "ranks" else _named(_parts(one), _parts(two))
+
+
+def quotient(one: str, two: str) -> str | None:
+    """Unit of a quotient; None for a number without one. Raises Unknown. trajectories / prompts = trajectories a prompt."""
+    over, under = _parts(two)
+    return _named(_parts(one), (under, over))
+
+
+_Parts = tuple[tuple[str, ...], tuple[str, ...]]  # units above and below the line
+
+
+def _parts(unit: str) -> _Parts:
+    if unit in RATIOS:
+        over, under = RATIOS[unit]
+        return (over,), (under,)
+    return (unit,), ()
+
+
+def _named(one: _Parts, two: _Parts) -> str | None:
+    over, under = Counter(one[0] + two[0]), Counter(one[1] + two[1])
+    up, down = [*(over - under).elements()], [*(under - over).elements()]
+    if not up and not down:
+        return None
+    if len(up) == 1 and not down:
+        return up[0]
+    if len(up) == len(down) == 1 and (up[0], down[0]) in _NAME_OF:
+        return _NAME_OF[up[0], down[0]]
+    raise Unknown
+
+
+# --- a count --------------------------------------------------------------------------------------------------------------------------
+class Count(int):
+    """An int that knows its unit, and the declarations that this comes from. Lives while a pipeline is traced; its int is what is kept."""
+
+    unit: str
+    said: tuple[tuple[str, Origin], ...]  # unit, and what said so; of both factors of a product
+
+    def __new__(cls, value: int, unit: str, *said: tuple[str, Origin]) -> Count:
+        made = super().__new__(cls, value)
+        made.unit, made.said = unit, said
+        return made
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+    def __add__(self, other: int) -> int:
+        return self._sum(other, int.__add__(self, other), "+")
+
+    def __radd__(self, other: int) -> int:
+        return self._sum(other, int.__radd__(self, other), "+")
+
+    def __sub__(self, other: int) -> int:
+        return self._sum(other, int.__sub__(self, other), "-")
+
+    def __rsub__(self, other: int) -> int:
+        return self._sum(other, int.__rsub__(self, other), "-")
+
+    def __neg__(self) -> int:
+        return Count(-int(self), self.unit, *self.said)
+
+    def __mul__(self, other: int) -> int:
+        return self._times(other, int.__mul__(self, other))
+
+    def __rmul__(self, other: int) -> int:
+        return self._times(other, int.__rmul__(self, other))
+
+    def __floordiv__(self, other: int) -> int:
+        return self._by(other, int.__floordiv__(self, other), quotient)
+
+    def __truediv__(self, other: int) -> float:  # no unit is left in it, but rows / prompts is refused all the same
+        self._by(other, 0, quotient)
+        return int.__truediv__(self, other)
+
+    def __mod__(self, other: int) -> int:
+        return self._by(other, int.__mod__(self, other), _remainder)
+
+    # --- what the results are ----------------------------------------------------------------------------------------------------
+    def _sum(self, other: object, value: int, sign: str) -> int:
+        if isinstance(other, Count) and other.unit != self.unit:
+            return self._refuse(other, value, sign)
+        return self._plain_or(value, self.unit, other)
+
+    def _times(self, other: object, value: int) -> int:
+        try:
+            return self._plain_or(value, product(self.unit, other.unit) if isinstance(other, Count) else self.unit, other)
+        except Unknown:
+            return self._refuse(other, value, "×")
+
+    def _by(self, other: object, value: int, rule: Callable[[str, str], str | None]) -> int:
+        try:
+            return self._plain_or(value, rule(self.unit, other.unit) if isinstance(other, Count) else self.unit, other)
+        except Unknown:
+            return self._refuse(other, value, "/")
+
+    def _plain_or(self, value: int, unit: str | None, other: object) -> int:
+        """A Count of that unit; the value itself where it has none, or where `other` was no integer (a float, NotImplemented)."""
+        if unit is None or type(value) is not int:
+            return value
+        return Count(value, unit, *self.said, *(other.said if isinstance(other, Count) else ()))
+
+    def _refuse(self, other: object, value: int, sign: str) -> int:
+        """Told once: the result is a plain int."""
+        assert isinstance(other, Count)
+        if (current := trace.current()) is not None:
+            current.diagnostics.append(_no_count(self, other, sign, _here()))
+        return value
+
+
+def _remainder(one: str, two: str) -> str | None:
+    quotient(one, two)
+    return one
+
+
+def _here() -> Place:
+    """The expression of the user's that is being computed."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    assert frame is not None
+    current = trace.current()
+    return current.caller(frame)[0].place if current else source.caller(frame).place
+
+
+# --- where counts come from and where they go -------------------------------------------------------------------------------------
+def counted(fn: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a pipeline function, those that count something as a Count."""
+    units = units_of(fn)
+    return {
+        name: Count(value, units[name], (units[name], source.parameter_ref(fn, name))) if name in units and type(value) is int else value
+        for name, value in arguments.items()
+    }
+
+
+class Foreign(NamedTuple):
+    """A count that is handed to something that counts in another unit."""
+
+    name: str
+    wanted: str
+    given: Count
+
+
+def foreign(units: Mapping[str, str], values: Mapping[str, Any]) -> list[Foreign]:
+    """Which of the values are counts of another unit than their parameter's."""
+    return [
+        Foreign(name, wanted, given)
+        for name, wanted in units.items()
+        if isinstance(given := values.get(name), Count) and given.unit != wanted
+    ]
+
+
+# --- refused --------------------------------------------------------------------------------------------------------------------------
+def no_fit(found: Foreign, title: str, at: Place, declared: tuple[Label, ...]) -> Diagnostic:
+    """RLF016 at an argument. declared: where the parameter says its unit."""
+    unit = found.given.unit
+    return Diagnostic(
+        code="RLF016",
+        message=f"`{found.name}` of `{title}` counts {found.wanted}, got {unit}",
+        where=at,
+        label=f"{int(found.given)} {unit}",
+        related=(*declared, *_origin(found.given)),
+        notes=_notes(unit, found.wanted),
+        help=_way(unit, found.wanted) or f"give it a count of {found.wanted}; a plain number is taken as one",
+    )
+
+
+def _no_count(one: Count, two: Count, sign: str, at: Place) -> Diagnostic:
+    if sign in "+-":
+        message, help = f"{one.unit} {sign} {two.unit}: counts of two things do not add up", _way(one.unit, two.unit)
+    elif sign == "×":
+        message, help = f"{one.unit} × {two.unit}: nothing counts that", None
+    else:
+        message, help = f"{one.unit} divided by {two.unit}: nothing counts that", None
+    return Diagnostic(
+        code="RLF016",
+        message=message,
+        where=at,
+        label=f"{int(one)} {one.unit} {sign} {int(two)} {two.unit}",
+        related=tuple(label for label in (*_origin(one), *_origin(two)) if label.place != at),
+        notes=_notes(one.unit, two.unit),
+        help=help or _else(one.unit, two.unit, sign),
+    )
+
+
+def _else(one: str, two: str, sign: str) -> str:
+    if _by_rows(one, two):
+        return f"count trajectories: {'trajectories' if one == 'rows' else one} / {'trajectories' if two == 'rows' else two}"
+    ratio = next((_NAME_OF[pair] for pair in ((one, two), (two, one)) if pair in _NAME_OF), None) if sign == "×" else None
+    each = f'if one of them is so much a {ratio.rpartition(" ")[2]}, declare it as `count("{ratio}")`; ' if ratio else ""
+    return f"{each}if one of them counts nothing here, say so: `int(...)`"
+
+
+def _by_rows(one: str, two: str) -> str | None:
+    """Prompts or trajectories, if the two are one of those and rows."""
+    return next((of for of in ("prompts", "trajectories") if {one, two} == {"rows", of}), None)
+
+
+def _origin(given: Count) -> tuple[Label, ...]:
+    places = [(unit, source.locate(said) if isinstance(said, Ref) else said) for unit, said in dict.fromkeys(given.said)]
+    return tuple(Label(place, f"counts {unit}") for unit, place in places if place)
+
+
+def _notes(one: str, two: str) -> tuple[str, ...]:
+    if of := _by_rows(one, two):
+        return (f"how many rows the {of} yield only the run knows: a trajectory can have many leaf rows, and a filter drops some",)
+    if {one, two} == {"ranks", "devices"}:
+        return ("rows are cut by data-parallel ranks alone: all devices behind one of them hold the same rows",)
+    return ()
+
+
+def _way(one: str, two: str) -> str | None:
+    """How a count of `one` becomes one of `two`."""
+    if {one, two} == {"ranks", "devices"}:
+        return "use `dp_size`, the data-parallel ranks" if two == "ranks" else "use `world_size`, all ranks"
+    if (one, two) in _NAME_OF:
+        return f"divide the {one} by the {_NAME_OF[one, two]}"
+    if (two, one) in _NAME_OF:
+        return f"multiply the {one} by the {_NAME_OF[two, one]}"
+    if two in RATIOS and one == RATIOS[two][0]:
+        return f"divide the {one} by the {RATIOS[two][1]}"
+    if one in RATIOS and two == RATIOS[one][0]:
+        return f"multiply the {one} by the {RATIOS[one][1]}"
+    return None
+
+
+__all__ = ["RATIOS", "UNITS", "Count", "Foreign", "count", "counted", "foreign", "no_fit", "product", "quotient", "unit_of", "units_of"]
