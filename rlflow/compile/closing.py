@@ -19,7 +19,7 @@ def closing(graph: Graph, feedback: Feedback) -> Iterator[Diagnostic]:
     first, *more = feedback.closes
     for again in more:
         yield Diagnostic(
-            code="RLF303",
+            code="RLF201",
             message=f"feedback `{feedback.name}` is closed twice",
             where=again.at,
             label="closed again",

@@ -45,7 +45,6 @@ CODES: dict[str, str] = {
     # --- cycles and versions
     "RLF301": "a feedback is never closed",
     "RLF302": "a feedback is closed with another's weights",
-    "RLF303": "a feedback is closed twice",
     "RLF304": "nothing brings new versions to a worker",
     "RLF307": "rows of another version or policy that nothing corrects",
     "RLF308": "a schedule that lags further than max_lag",

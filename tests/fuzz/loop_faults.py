@@ -374,7 +374,7 @@ def closed_twice(program: Program, choose: Choose) -> Fault | None:
     close = choose.one([line for line in program.body if line.what.startswith("close:")])
     again = Line("own", close.call)
     _insert(program, close, again)
-    return Fault(("RLF303",), again, also=(close,))
+    return Fault(("RLF201",), again, also=(close,))
 
 
 def crossed(program: Program, choose: Choose) -> Fault | None:
