@@ -13,6 +13,7 @@ Facts that a pass derives are not here but in side tables (facts.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -227,7 +228,7 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool  # its statement ran, so that it is to suppress something
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # dict: for the cached properties
     """A whole pipeline."""
 
     name: str
@@ -250,17 +251,29 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
     def origin(self, field: int) -> Field:
         """The field that holds the numbers: seen through records and row operators."""
-        found = self.fields[field]
-        while found.source is not None:
-            found = self.fields[found.source]
+        return self.fields[self._origins[field]]
+
+    @cached_property
+    def _origins(self) -> list[int]:
+        """By field; a source comes before what mirrors it."""
+        found: list[int] = []
+        for field in self.fields:
+            found.append(field.id if field.source is None else found[field.source])
         return found
 
     def uses_of(self, feedback: Feedback, *readings: str) -> Iterator[tuple[Node, WeightsUse]]:
         """Calls that take one of these readings. (One that was given it and takes another is refused for that alone.)"""
+        return ((node, w) for node, w in self._weights_uses.get(feedback.id, ()) if w.reading in readings and w.fits)
+
+    @cached_property
+    def _weights_uses(self) -> dict[int, list[tuple[Node, WeightsUse]]]:
+        """By feedback."""
+        found: dict[int, list[tuple[Node, WeightsUse]]] = {}
         for node in self.nodes:
             for weights in node.weights:
-                if weights.feedback == feedback.id and weights.reading in readings and weights.fits:
-                    yield node, weights
+                if weights.feedback is not None:
+                    found.setdefault(weights.feedback, []).append((node, weights))
+        return found
 
     def mirrors(self, node: Node) -> Iterator[tuple[Field, Use]]:
         """Results of a record or row operator, each with the use that it stands for."""

@@ -182,9 +182,11 @@ def sampled_as_trained(graph: Graph, facts: Facts) -> Iterator[Diagnostic]:
     """The engine that samples rows does so at the temperature and top-p at which they are trained on. Once an engine."""
     told: set[int] = set()
     for node in graph.nodes:
-        feedback, read = trains(graph, node), [use for use in node.uses if use.read]
+        if (feedback := trains(graph, node)) is None:
+            continue
+        read = [use for use in node.uses if use.read]
         sampler = next((found for use in read if (found := sampler_of(graph, facts, use.field))), None)
-        if feedback is None or sampler is None or sampler.worker is None or sampler.worker in told:
+        if sampler is None or sampler.worker is None or sampler.worker in told:
             continue
         owner, engine = graph.workers[feedback.owner], graph.workers[sampler.worker]
         for why in DISTRIBUTION:
