@@ -17,8 +17,11 @@ TABLES: dict[str, tuple[str, ...]] = {
     "live": ("needed", "read", "last_read", "from_forward", "dropped"),
     "order": (),
     "place": ("site", "ranks", "sleeps"),
+    "drops": ("last_by_worker", "frees", "filtered"),
+    "peak": ("live_bytes",),
 }
-KEYS = {"gaps": "feedbacks", "ranks": "workers"} | dict.fromkeys(("failed", "needed", "from_forward", "dropped", "site"), "nodes")
+NODES = ("failed", "needed", "from_forward", "dropped", "site", "frees", "filtered", "live_bytes")
+KEYS = {"gaps": "feedbacks", "ranks": "workers"} | dict.fromkeys(NODES, "nodes")  # of a table, where they are not fields
 
 
 def dump(plan: Plan, name: str) -> str:
@@ -56,6 +59,10 @@ def _value(plan: Plan, table: str, value: object) -> str:
         return f"{value}: {rows.scope}, {rows.size} rows, {rows.how}"
     if table == "last_read" and isinstance(value, int):
         return plan.graph.nodes[value].name
+    if table == "last_by_worker" and isinstance(value, dict):
+        return ", ".join(f"{process}: {plan.graph.nodes[node].name}" for process, node in value.items())
+    if table in ("frees", "filtered") and isinstance(value, tuple):
+        return ", ".join(plan.graph.fields[field].name for field in value)
     return str(value)
 
 

@@ -5,6 +5,8 @@
     version   versions, gaps
     live      needed, read, last_read, from_forward, dropped
     place     site, ranks, sleeps
+    drops     last_by_worker, frees, filtered
+    peak      live_bytes
 
 A field without a spec is poisoned: something before it was refused, so nothing about it is news.
 """
@@ -87,6 +89,10 @@ class Facts(msgspec.Struct, kw_only=True):
     site: dict[int, str] = {}  # node -> process that runs it
     ranks: dict[int, tuple[int, ...]] = {}  # worker -> which of its devices each of its ranks is on
     sleeps: tuple[Shift, ...] = ()  # of one step, in order
+    last_by_worker: dict[int, dict[str, int]] = {}  # field, where it is made -> process -> the last node there that reads it
+    frees: dict[int, tuple[int, ...]] = {}  # node -> fields, where they are made, that nobody reads after it
+    filtered: dict[int, tuple[int, ...]] = {}  # filter -> fields, where they are made, whose dropped rows are freed at it
+    live_bytes: dict[int, dict[str, Dim]] = {}  # node -> the pool and the process that runs it -> bytes that they hold meanwhile
 
     def letter(self, name: str) -> Dim:
         """A new size of the graph: B, then B2, B3 ..."""

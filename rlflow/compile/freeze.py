@@ -139,10 +139,10 @@ def _loss(loss: Loss[Any, Any], at: Place, found: list[Diagnostic]) -> LossUse:
         options=options,
         rows=_class_ref(rows_of(loss)),
         reads=reads_of(loss),
+        forward=forward_of(loss),
         denominator=loss.denominator,
         active=loss.active,
         corrects=loss.corrects,
-        scores=any(spec.role is not None and spec.role.kind == "log_prob" for spec in forward_of(loss).values()),
     )
 
 

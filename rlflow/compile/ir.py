@@ -98,10 +98,15 @@ class LossUse(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
     rows: str  # the record class that it reads
     reads: dict[str, Spec]  # empty when it is not active
+    forward: dict[str, Spec] = {}  # what the forward yields for it
     denominator: str | float
     active: bool
     corrects: tuple[str, ...]
-    scores: bool  # its forward yields log-probs: what it trains is a policy
+
+    @property
+    def scores(self) -> bool:
+        """Its forward yields log-probs: what it trains is a policy."""
+        return any(spec.role is not None and spec.role.kind == "log_prob" for spec in self.forward.values())
 
     @property
     def name(self) -> str:

@@ -5,7 +5,9 @@ infer     dtype, shape, role and rows of every field; what log-probs are of
 version   which version of which feedback every field depends on
 live      which calls and fields the next step depends on; which are dropped, and why
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide
-place     which process runs a call
+place     which process runs a call, on which devices
+drops     where each column is read last, and freed
+peak      bytes that are held while each call runs
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..language.diagnostic import Diagnostic
+from .drops import drops
 from .facts import Facts
 from .infer import infer
 from .ir import Graph
 from .live import live
 from .order import order
 from .own import own
+from .peak import peak
 from .place import place
 from .version import version
 
 Pass = Callable[[Graph, Facts], list[Diagnostic]]
 
-PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place)
+PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place, drops, peak)

@@ -17,9 +17,11 @@ from msgspec import structs
 
 from ..errors import UsageError
 from ..language.diagnostic import CheckFailed, Diagnostic
+from .evaluate import Peak, evaluate
 from .facts import Facts
-from .ir import Graph, decode, encode
+from .ir import Dim, Graph, decode, encode
 from .lag import gaps_of, refused
+from .peak import peaks
 from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views, views
 
 SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
@@ -98,6 +100,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         plan = structs.replace(self, facts=facts)
         vars(plan).update(vars(self))
         return plan
+
+    @property
+    def peaks(self) -> dict[str, tuple[tuple[str, Dim], ...]]:
+        """By process, and for the pool: the calls at which it may hold the most bytes, as polynomials in the sizes."""
+        return peaks(self.graph, self.facts)
+
+    def peak(self, **sizes: int) -> dict[str, Peak]:
+        """The most bytes of columns that each process, and the pool, hold at once: `plan.peak(S=1024, Q=128, text=200)`.
+
+        sizes: by the letters of the plan; `text`: bytes of a text, for every text that has no `text(NAME)` of its own. Raises UsageError.
+        """
+        return evaluate(self.graph, self.facts, sizes)
 
     def to_json(self) -> bytes:
         """The whole plan; equal plans give equal bytes."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ..language.spec import DTYPES
+from .drops import reads
 from .facts import Facts
 from .ir import Dim, Feedback, Field, Graph, Node, Worker
 from .place import CONTROLLER
@@ -136,7 +137,7 @@ def views(graph: Graph, facts: Facts) -> Views:
     readers: dict[int, list[Node]] = {field.id: [] for field in fields}
     for node in graph.nodes:
         if node.id in facts.needed and not node.is_record:
-            for field in _reads(graph, facts, node):
+            for field in reads(graph, facts, node):
                 readers[field].append(node)
     seen = [_field(graph, facts, field, readers[field.id]) for field in fields]
     return Views(
@@ -178,23 +179,16 @@ def _field(graph: Graph, facts: Facts, field: Field, readers: list[Node]) -> Fie
     )
 
 
-def _reads(graph: Graph, facts: Facts, node: Node) -> list[int]:
-    """The fields that a call reads, where they are made, without those that its own forward stands in for."""
-    spared = facts.from_forward.get(node.id, {})
-    return list(dict.fromkeys(graph.origin(use.field).id for use in node.uses if use.read and use.param.rpartition(".")[2] not in spared))
-
-
 def _operator(graph: Graph, facts: Facts, node: Node) -> OperatorView:
-    freed = [f.name for f in graph.fields if f.source is None and facts.last_read.get(f.id) == node.id]
     return OperatorView(
         name=node.name,
         operator=node.operator or "",
         worker=facts.site[node.id],
         per=node.per,
         rows=node.rows,
-        reads=tuple(graph.fields[field].name for field in _reads(graph, facts, node)),
+        reads=tuple(graph.fields[field].name for field in reads(graph, facts, node)),
         writes=tuple(graph.fields[out].name for out in node.outs if graph.fields[out].source is None),
-        frees=tuple(freed),
+        frees=tuple(graph.fields[field].name for field in facts.frees.get(node.id, ())),
         from_forward=facts.from_forward.get(node.id, {}),
         at=f"{node.at.file}:{node.at.line}",
         dropped=node.id not in facts.needed,

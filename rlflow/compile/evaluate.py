@@ -1,0 +1,144 @@
+"""Peak bytes for given sizes: `plan.peak(S=1024, Q=128, text=200)`.
+
+What follows from the plan is put in, unless it is given:
+
+    P        prompts x (max_lag + 1)            prompts in flight
+    K        as many as before the filter        it may drop none
+    padded   the next multiple
+    b        rows of one rank                    of its mini-batches together
+    b2       max_tokens // the longest row       of one micro-batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ..errors import UsageError
+from ..language.trace import nearest
+from .bytes import is_text
+from .facts import Facts, RowSet
+from .ir import Dim, Graph, Node
+from .peak import held_at
+
+TEXT = "text"  # of every text that is not given a size of its own
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one column adds."""
+
+    field: str
+    writer: str
+    bytes: int
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a process holds, at which call, and what it is, largest first."""
+
+    process: str  # "pool": the columns that all of them share
+    bytes: int
+    call: str
+    shares: tuple[Share, ...]
+
+
+def evaluate(graph: Graph, facts: Facts, sizes: Mapping[str, int]) -> dict[str, Peak]:
+    """Process -> its peak. Raises UsageError for a size that the plan does not have, and for one that it needs and was not given."""
+    values = _values(graph, facts, sizes)
+    largest: dict[str, tuple[int, int]] = {}  # process -> bytes, node
+    for node, by_process in facts.live_bytes.items():
+        for process, size in by_process.items():
+            found = _number(size, values)
+            if process not in largest or found > largest[process][0]:
+                largest[process] = found, node
+    return {process: _peak(graph, facts, process, size, node, values) for process, (size, node) in largest.items()}
+
+
+def _peak(graph: Graph, facts: Facts, process: str, size: int, node: int, values: Mapping[str, int]) -> Peak:
+    held = [Share(field=one.field, writer=one.writer, bytes=_number(one.bytes, values)) for one in held_at(graph, facts, node, process)]
+    held.sort(key=lambda share: -share.bytes)
+    return Peak(process=process, bytes=size, call=graph.nodes[node].name, shares=tuple(held))
+
+
+def _number(size: Dim, values: Mapping[str, int]) -> int:
+    found = size.put({letter: Dim.of(values[letter]) for letter in size.letters}).number
+    assert found is not None, f"{size} has no value"
+    return found
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------------------------
+def _values(graph: Graph, facts: Facts, given: Mapping[str, int]) -> dict[str, int]:
+    """A value for each letter of live_bytes."""
+    asked = {letter for sizes in facts.live_bytes.values() for size in sizes.values() for letter in size.letters}
+    texts = {letter for letter in asked if is_text(letter)}
+    known = asked | {letter for rows in facts.rowsets for letter in rows.size.letters}
+    _refuse_unknown(given, known | ({TEXT} if texts else set()), asked)
+    values = {letter: size for letter, size in given.items() if letter != TEXT}
+    if TEXT in given:
+        values |= dict.fromkeys(texts - values.keys(), given[TEXT])
+    for rows in facts.rowsets:
+        _derive(graph, facts, rows, values)
+    lacking = sorted(asked - values.keys() - texts) + ([TEXT] if texts - values.keys() else [])
+    if lacking:
+        help_ = ", ".join(f"{name}=..." for name in lacking)
+        raise UsageError(f"peak bytes of `{graph.name}` depend on {', '.join(lacking)}: give {help_}")
+    return values
+
+
+def _refuse_unknown(given: Mapping[str, int], known: set[str], asked: set[str]) -> None:
+    for name, size in given.items():
+        if name not in known:
+            raise UsageError(f"no size is called `{name}`{nearest(name, sorted(known))}; there are {', '.join(sorted(known))}")
+        if size < 0 or (size == 0 and name not in asked):
+            raise UsageError(f"{name}={size}: a size is at least 0")
+
+
+def _derive(graph: Graph, facts: Facts, rows: RowSet, values: dict[str, int]) -> None:
+    """The letter of a row set, and that of its prompts, if the plan tells them."""
+    node = graph.nodes[rows.made_by] if rows.made_by is not None else None
+    parent = facts.rowsets[rows.parent] if rows.parent is not None else None
+    if rows.prompts and not rows.prompts.isdigit() and rows.prompts not in values:
+        above = values.get(parent.prompts) if parent is not None else _prompts_in_flight(graph, facts, rows)
+        if above is not None:
+            values[rows.prompts] = above
+    letter = rows.size.single
+    if letter is None or letter in values or parent is None or node is None:
+        return
+    found = _from_parent(graph, facts, rows, node, _known(parent.size, values), values)
+    if found is not None:
+        values[letter] = found
+
+
+def _known(size: Dim, values: Mapping[str, int]) -> int | None:
+    return _number(size, values) if size.letters <= values.keys() else None
+
+
+def _prompts_in_flight(graph: Graph, facts: Facts, root: RowSet) -> int | None:
+    """What the first batch takes, once for each version that a rollout may lag, and once for the version itself."""
+    forms = [r for r in facts.rowsets if r.how == "form" and [*facts.ancestors(r)][-1].id == root.id and r.made_by is not None]
+    if not forms:
+        return None
+    prompts = graph.nodes[forms[0].made_by or 0].params["prompts"]
+    return int(prompts) * (1 + max((feedback.max_lag for feedback in graph.feedbacks), default=0))
+
+
+def _from_parent(graph: Graph, facts: Facts, rows: RowSet, node: Node, above: int | None, values: Mapping[str, int]) -> int | None:
+    if rows.how == "pack":
+        return _rows_of_micro_batch(facts, rows, node, above, values)
+    if above is None or rows.how not in ("filter", "pad", "shard"):
+        return None
+    if rows.how == "pad":
+        return -(-above // rows.multiple) * rows.multiple
+    ranks = graph.workers[int(node.params["on"]["$worker"])].dp_size if rows.how == "shard" else 1
+    return -(-above // ranks)
+
+
+def _rows_of_micro_batch(facts: Facts, rows: RowSet, node: Node, above: int | None, values: Mapping[str, int]) -> int | None:
+    """As many as `max_tokens` holds of the longest; no more than a rank has."""
+    tokens = node.params.get("max_tokens")
+    shapes = [facts.specs[field].shape for field, about in facts.rows.items() if about == rows.id and field in facts.specs]
+    widths = [width for shape in shapes if len(shape) > 1 and (width := _known(shape[1], values)) is not None]
+    if tokens is None or not widths:
+        return None
+    found = max(1, int(tokens) // max(1, *widths))
+    return found if above is None else min(found, above)

@@ -1,0 +1,128 @@
+"""Bytes that are held while a call runs, against sums written down by hand."""
+
+from __future__ import annotations
+
+import pytest
+from dead_hops import actor_loop
+from small_loops import filtered, penalised
+
+from pipelines.grpo import grpo
+from rlflow import Plan
+from rlflow.compile.bytes import ColumnBytes
+from rlflow.compile.ir import Dim, Spec
+from rlflow.errors import UsageError
+
+
+def live(plan: Plan, call: str) -> dict[str, str]:
+    node = next(n.id for n in plan.graph.nodes if n.name == call)
+    return {process: str(size) for process, size in plan.facts.live_bytes[node].items()}
+
+
+def test_bytes_of_a_column() -> None:
+    size = ColumnBytes()
+    rows, tokens = Dim.letter("B"), Dim.letter("S")
+    assert str(size(Spec("f32", (rows, tokens - 1)), "old")) == "-4*B + 4*B*S"
+    assert str(size(Spec("flag", (Dim.of(512),)), "is_pad")) == "512"
+    assert str(size(Spec("text", (rows,)), "answer")) == "B*text(answer)"
+    assert str(size(Spec("text", (rows,)), "response")) == "B*text(response)"
+    assert Dim.parse("B*text(answer) - 2") == rows * Dim.letter("text(answer)") - 2
+
+
+# A trajectory's block: input_ids i64[S], response_mask flag[S - 1], uid i64, two texts: 9 S + 7 bytes and the texts, 8 P of them.
+STREAM = "56*P + 72*P*S + 8*P*text(answer) + 8*P*text(response_text)"
+
+
+@pytest.mark.parametrize(
+    ("call", "held"),
+    [
+        ("engine.rollout", STREAM),
+        ("exact_match", f"{STREAM} + 2048*S - 2048"),  # token_level_scores f32[512, S - 1]; is_correct is read by nobody
+        ("shaping", f"{STREAM} + 4096*S - 4096"),  # the scores, and what is made of them
+        ("grpo", f"{STREAM} + 4096*S - 4096"),  # the scores are gone: the shaped ones, and the advantages
+        ("actor.log_probs", f"{STREAM} + 4096*S - 4096"),  # advantages, old log-probs
+        ("actor.train", f"{STREAM} + 4096*S - 4096"),
+    ],
+)
+def test_the_pool_holds_what_is_still_to_be_read(call: str, held: str) -> None:
+    assert live(penalised(), call)["pool"] == held
+
+
+def test_after_the_step_nothing_is_held() -> None:
+    for plan in (penalised(), grpo(kl=0.1), filtered()):
+        read = {graph.origin(field).id for field in plan.facts.read for graph in (plan.graph,)}
+        freed = [field for fields in plan.facts.frees.values() for field in fields]
+        assert set(freed) == {field for field in read if field in plan.facts.last_by_worker}
+        assert len(freed) == len(set(freed))
+
+
+def test_training_unpacks_one_micro_batch_and_never_the_whole_batch() -> None:
+    """input_ids i64[b2, S]; response_mask, old_log_probs, advantages, and log_probs of the forward over [b2, S - 1]: 8 S + 13 (S - 1)."""
+    assert live(penalised(), "actor.train")["actor"] == "21*S*b2 - 13*b2"
+    one, two = (grpo(prompts=prompts, max_tokens=4096).peak(S=512, Q=64, text=16, b=1024)["actor"] for prompts in (32, 320))
+    assert one == two
+    assert one.call == "actor.train"
+    # 8 rows of 512 tokens: input_ids, position_ids i64[8, 512]; a flag and two f32 [8, 511], with log_probs of the forward; is_pad
+    assert one.bytes == 8 * 512 * 16 + 8 * 511 * (1 + 4 + 4) + 8
+
+
+def test_scoring_is_split_over_the_ranks() -> None:
+    def bytes_of_scoring(dp: int) -> str:
+        return live(grpo(max_lag=1, dp=dp), "actor.log_probs")["actor"]
+
+    assert bytes_of_scoring(1) == "5376*S - 1024"  # 256 rows: ids and positions i64[S], a mask flag[S], results f32[S - 1]
+    assert bytes_of_scoring(2) == "2688*S - 512"
+
+
+def test_a_filter_before_the_batch_unpacks_one_group() -> None:
+    assert live(filtered(), "keep_mixed")["host"] == "68*S - 4"  # 4 rows: ids i64[S], mask, uid, scores f32[S - 1] twice
+    assert live(filtered(), "engine.rollout")["pool"].startswith("28*P + 36*P*S")
+
+
+def test_an_evaluation_is_no_part_of_a_step() -> None:
+    plan = penalised()
+    measured = {plan.graph.nodes[node].name for node in plan.facts.live_bytes}
+    assert {"engine.evaluate", "dataset#2"}.isdisjoint(measured)
+    assert not any("P2" in size.letters for sizes in plan.facts.live_bytes.values() for size in sizes.values())
+
+
+def test_a_peak_that_another_covers_is_left_out() -> None:
+    found = penalised().peaks
+    assert [(call, str(size)) for call, size in found["pool"]] == [("shaping", f"{STREAM} + 4096*S - 4096")]
+    assert [call for call, _ in found["actor"]] == ["actor.log_probs", "actor.train"]  # which is larger depends on b2
+
+
+def test_a_peak_says_where_and_what() -> None:
+    found = grpo(prompts=4, group_size=2).peak(S=100, Q=10, **{"text(answer)": 1, "text": 50})["pool"]
+    assert (found.process, found.call) == ("pool", "shape_rewards")
+    assert sum(share.bytes for share in found.shares) == found.bytes
+    assert [(share.field, share.writer, share.bytes) for share in found.shares[:3]] == [
+        ("input_ids", "engine.rollout", 8 * 100 * 8),
+        ("position_ids", "engine.rollout", 8 * 100 * 8),
+        ("token_level_scores", "integer_match", 8 * 99 * 4),
+    ]
+    assert {share.field: share.bytes for share in found.shares}["answer"] == 8
+    assert {share.field: share.bytes for share in found.shares}["response_text"] == 8 * 50
+
+
+def test_prompts_in_flight_follow_from_the_lag_unless_they_are_given() -> None:
+    def block(max_lag: int, **sizes: int) -> int:
+        shares = actor_loop(max_lag=max_lag, correction="truncated_importance").peak(S=100, Q=10, text=1, **sizes)["pool"].shares
+        return next(share.bytes for share in shares if share.field == "input_ids")
+
+    assert block(0) == 32 * 8 * 100 * 8
+    assert block(2) == 3 * block(0)
+    assert block(2, P=32) == block(0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"S": 10, "Q": 4, "text": 1, "sizes": 3}, "no size is called `sizes`; there are P, "),
+        ({"S": 10, "Q": 4, "text": 1, "text(answr)": 3}, r"no size is called `text\(answr\)`; did you mean `text\(answer\)`"),
+        ({"S": 10}, "peak bytes of `grpo` depend on Q, text: give Q=..., text=..."),
+        ({"S": -1, "Q": 4, "text": 1}, "S=-1: a size is at least 0"),
+    ],
+)
+def test_sizes_that_are_missing_or_unknown(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        grpo().peak(**sizes)
