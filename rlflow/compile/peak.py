@@ -34,7 +34,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def peak(graph: Graph, facts: Facts) -> list[Diagnostic]:
-    """Fills live_bytes."""
+    """Fills live_bytes, unless a call was refused: then some columns have no size."""
+    if facts.failed or any(node.failed for node in graph.nodes):
+        return []
     sweep = Sweep(graph, facts)
     for node in sweep.calls():
         unpacked = sum((held.bytes for held in sweep.unpacked(node)), start=Dim.of(0))
@@ -92,7 +94,8 @@ class Sweep:
             self._put(node)
             yield node
             for field in self._freed.get(node.id, ()):
-                self.pooled -= self.held.pop(field).bytes
+                if field in self.held:  # columns of an evaluation never were
+                    self.pooled -= self.held.pop(field).bytes
 
     def unpacked(self, node: Node) -> Iterator[Held]:
         """Inputs and results of a call, in one rank of its worker."""
