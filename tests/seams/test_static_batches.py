@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,16 +18,18 @@ from vocabulary import (
     Scores,
     Torch,
     TrainRows,
+    imitate,
     kl_penalty,
     micro_pack,
     pad,
     ppo_clip,
+    rebalance,
     shard,
     sync,
     truncated_importance,
 )
 
-from rlflow import Loss, RowsT, absent, operator, pipeline
+from rlflow import Feedback, Loss, RowsT, absent, count, operator, pipeline
 from rlflow.data.rowplan import pack_index
 
 
@@ -78,6 +81,54 @@ def test_D3_a_number_of_rows_that_only_the_run_knows_is_refused_too() -> None:
     assert (found.code, found.message) == ("RLF510", "B rows do not divide by 2 (dp_size=2)")
     assert found.notes == ("only the run knows how many rows there are",)
     assert found.help == "pad first: `pad(rows, multiple=2)`"
+
+
+# --- D5: prompts, trajectories, rows and ranks
+Prompts: TypeAlias = Annotated[int, count("prompts")]
+GroupSize: TypeAlias = Annotated[int, count("trajectories a prompt")]
+Rows: TypeAlias = Annotated[int, count("rows")]
+
+
+def _balanced(over: str) -> None:
+    twin = Torch("twin", dp=2, tp=4)
+    s = Start()
+    rows = rebalance(pad(s.rows(), multiple=2), pieces=4 * getattr(twin, over))
+    other = Feedback("other", init=twin.load())
+    other.close(twin.train(other.move, micro_pack(shard(rows, on=twin), max_tokens=4096).loss(imitate())))
+    s.finish(s.rows())
+
+
+def test_D5_rows_are_balanced_over_data_parallel_ranks() -> None:
+    """Rows were balanced over all ranks of a trainer, tensor-parallel ones too, which hold the same rows: slices of dp ranks were not."""
+    found = refused(_balanced, over="world_size")
+    assert (found.code, written(found)) == ("RLF016", "4 * getattr(twin, over)")
+    assert found.message == "`pieces` of `rebalance` counts ranks, got devices"
+    assert accepted(_balanced, over="dp_size")
+
+
+def test_D5_a_batch_is_asked_for_in_prompts() -> None:
+    """The same of answers a prompt: a size in trajectories stood where one in prompts was meant, and n was multiplied in twice."""
+
+    def loop(prompts: Prompts = 64, group_size: GroupSize = 8) -> None:
+        s = Start(prompts=prompts * group_size)
+        s.finish(s.rows())
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF016", "self.prompts")
+    assert found.message == "`prompts` of `form_batch` counts prompts, got trajectories"
+    assert found.help == "divide the trajectories by the trajectories a prompt"
+
+
+def test_D5_rows_are_not_divided_by_prompts() -> None:
+    """The same where numbers are normalised: how many rows a prompt yields is not known before the run."""
+
+    def loop(prompts: Prompts = 64, rows: Rows = 512) -> None:
+        s = Start(prompts=prompts)
+        s.finish(s.rows(), multiple=rows // prompts)
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF016", "rows // prompts")
+    assert found.message == "rows divided by prompts: nothing counts that"
 
 
 # --- D7: a field has one writer

@@ -39,10 +39,9 @@ from vocabulary import (
     sync,
 )
 
-from rlflow import Loss, Plan, Record, Tensor, f32, i64, operator, pipeline, roles
+from rlflow import Loss, Plan, Record, Tensor, count, f32, i64, operator, pipeline
 from rlflow.data.rowplan import plan_rows
 
-(count,) = roles("count")
 TokenCount: TypeAlias = Annotated[Tensor, i64[B], count("tokens")]
 
 
