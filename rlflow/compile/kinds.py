@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations, permutations
+from typing import NamedTuple
+
 from ..language.diagnostic import Diagnostic, Label
 from ..language.record import labels
 from ..language.source import argument_text, text
@@ -25,13 +29,30 @@ def refuse(
     )
 
 
+MOST_MIXED_UP = 6  # arguments whose orders are all tried
+
+
+class Wrong(NamedTuple):
+    """An argument that was refused."""
+
+    use: Use
+    want: Spec
+    got: Spec
+
+    def takes(self, other: Wrong) -> bool:
+        """What was given there would fit here."""
+        want, got = self.want, other.got
+        role = want.role is None or want.role.accepts(got.role)
+        return want.dtype == got.dtype and len(want.shape) == len(got.shape) and role
+
+
 class Kinds:
-    """Judges the arguments of one node one by one; two role errors that undo each other become one."""
+    """Judges the arguments of one node one by one. Arguments that stand in each other's places are one mistake."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
         self.found: dict[str, Diagnostic] = {}  # parameter → what is wrong
-        self.roles: list[tuple[Use, Role, Role]] = []  # wrong role: use, wanted, got
+        self.wrong: list[Wrong] = []
 
     def check(self, use: Use, want: Spec, got: Spec) -> bool:
         """True if it fits."""
@@ -46,6 +67,7 @@ class Kinds:
             found = self._role(use, want.role, got.role) if got.role else self._no_role(use, want.role)
         if found is not None:
             self.found[use.param] = found
+            self.wrong.append(Wrong(use, want, got))
         return found is None
 
     def _no_role(self, use: Use, want: Role) -> Diagnostic:
@@ -61,7 +83,6 @@ class Kinds:
         )
 
     def _role(self, use: Use, want: Role, got: Role) -> Diagnostic:
-        self.roles.append((use, want, got))
         writer = self.graph.nodes[self.graph.origin(use.field).node]
         by = f", by `{writer.weights[0].name}` as {writer.weights[0].reading}" if writer.weights else ""
         return refuse(
@@ -75,25 +96,45 @@ class Kinds:
         )
 
     def refused(self) -> dict[str, Diagnostic]:
-        """What is wrong, by parameter. A swap stands under both of its parameters."""
-        for i, (a, want_a, got_a) in enumerate(self.roles):
-            for b, want_b, got_b in self.roles[i + 1 :]:
-                alone = self.found[a.param].code == self.found[b.param].code == "RLF121"
-                if alone and want_a.accepts(got_b) and want_b.accepts(got_a):
-                    self.found[a.param] = self.found[b.param] = self._swapped((a, want_a, got_a), (b, want_b, got_b))
+        """What is wrong, by parameter. What is in another order stands under each of its parameters."""
+        left = self.wrong
+        for one, two in combinations(self.wrong, 2):
+            if one in left and two in left and one.takes(two) and two.takes(one):
+                left = [wrong for wrong in left if wrong not in (one, two)]
+                self.found |= dict.fromkeys((one.use.param, two.use.param), self._swapped(one, two))
+        if 2 < len(left) <= MOST_MIXED_UP:
+            order = next((p for p in permutations(left) if all(a.takes(b) for a, b in zip(left, p, strict=True))), None)
+            if order is not None:
+                self.found |= dict.fromkeys((wrong.use.param for wrong in left), self._mixed_up(left, order))
         return self.found
 
-    def _swapped(self, one: tuple[Use, Role, Role], two: tuple[Use, Role, Role]) -> Diagnostic:
-        (a, want_a, got_a), (b, want_b, got_b) = one, two
-        name_a, name_b = (self.graph.fields[u.field].name for u in (a, b))
+    def _swapped(self, a: Wrong, b: Wrong) -> Diagnostic:
         return Diagnostic(
             code="RLF122",
-            message=f"`{a.param}` and `{b.param}` of `{self.node.title}` look swapped",
-            where=a.at,
-            label=f"`{name_a}` is {got_a}, `{a.param}` wants {want_a}",
-            related=(Label(b.at, f"`{name_b}` is {got_b}, `{b.param}` wants {want_b}"),),
-            help=f"`{_name(a)}={self._given(b)}, {_name(b)}={self._given(a)}`",
+            message=f"`{a.use.param}` and `{b.use.param}` of `{self.node.title}` look swapped",
+            where=a.use.at,
+            label=self._stands(a),
+            related=(Label(b.use.at, self._stands(b)),),
+            help=f"`{_name(a.use)}={self._given(b.use)}, {_name(b.use)}={self._given(a.use)}`",
         )
+
+    def _mixed_up(self, given: list[Wrong], wanted: Sequence[Wrong]) -> Diagnostic:
+        names = [f"`{wrong.use.param}`" for wrong in given]
+        return Diagnostic(
+            code="RLF122",
+            message=f"{', '.join(names[:-1])} and {names[-1]} of `{self.node.title}` look mixed up",
+            where=given[0].use.at,
+            label=self._stands(given[0]),
+            related=tuple(Label(wrong.use.at, self._stands(wrong)) for wrong in given[1:]),
+            help=f"`{', '.join(f'{_name(a.use)}={self._given(b.use)}' for a, b in zip(given, wanted, strict=True))}`",
+        )
+
+    def _stands(self, wrong: Wrong) -> str:
+        """In words that differ: roles, or dtypes and axes where these are wrong already."""
+        want, got = wrong.want, wrong.got
+        alike = want.dtype == got.dtype and len(want.shape) == len(got.shape)
+        is_, asked = (got.role, want.role) if alike else (got, want)
+        return f"`{self.graph.fields[wrong.use.field].name}` is {is_}, `{wrong.use.param}` wants {asked}"
 
     def _given(self, use: Use) -> str:
         """As the user wrote it: in the pipeline's own call, where that is a helper's and names the argument."""

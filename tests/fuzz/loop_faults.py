@@ -3,7 +3,7 @@
 Each function looks for the places where its mistake can be made in this loop, makes it at one of them (in place), and returns what was
 broken; None where the loop has no such place. Whether a change *is* a mistake is decided here, by the model, never by the compiler.
 
-    fields     dropped_argument  dropped_field  left_out  dropped_base  swapped  wrong_dtype  wrong_axes  wrong_role  off_by_one
+    fields     dropped_argument  dropped_field  left_out  dropped_base  swapped  mixed_up  wrong_dtype  wrong_axes  wrong_role  off_by_one
     rows       wrong_rows  late_group  late_filter  wrong_order  not_cut  not_formed
     weights    wrong_reading  whole_feedback  not_owner  read_after_move  moved_twice  never_closed  closed_twice  crossed  unsynced
     numbers    indivisible_pad  indivisible_ranks  indivisible_prompts  count_of_nothing
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeAlias
 
 from loop_maker import Choose
@@ -135,6 +136,23 @@ def swapped(program: Program, choose: Choose) -> Fault | None:
         return None
     line, one, two = choose.one(spots)
     one.value, two.value = two.value, one.value
+    return Fault(("RLF122",), line)
+
+
+def mixed_up(program: Program, choose: Choose) -> Fault | None:
+    """Three arguments, each in the place of the next."""
+    spots: list[tuple[Line, list[Arg]]] = []
+    for line in _calls(program):
+        given = [arg for arg in line.call.args if arg.param in line.call.takes and isinstance(arg.value, Column)]
+        takes = line.call.takes
+        for three in combinations(given, 3):
+            kinds = [arg.value.kind for arg in three if isinstance(arg.value, Column)]
+            if not any(accepts(takes[arg.param], kind) for i, arg in enumerate(three) for j, kind in enumerate(kinds) if i != j):
+                spots.append((line, list(three)))
+    if not spots:
+        return None
+    line, (a, b, c) = choose.one(spots)
+    a.value, b.value, c.value = b.value, c.value, a.value
     return Fault(("RLF122",), line)
 
 
@@ -606,7 +624,7 @@ def dead_call(program: Program, choose: Choose) -> Fault | None:
 
 
 FAULTS: tuple[Breaker, ...] = (
-    dropped_argument, dropped_field, left_out, dropped_base, swapped, wrong_dtype, wrong_axes, wrong_role, off_by_one,
+    dropped_argument, dropped_field, left_out, dropped_base, swapped, mixed_up, wrong_dtype, wrong_axes, wrong_role, off_by_one,
     wrong_rows, late_group, late_filter, wrong_order, padded_after_balancing, not_cut, not_formed,
     wrong_reading, whole_feedback, not_owner, not_loader, read_after_move, moved_twice, never_closed, closed_twice, crossed, unsynced,
     indivisible_pad, indivisible_ranks, indivisible_prompts, count_of_nothing,
