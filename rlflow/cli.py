@@ -1,9 +1,12 @@
-"""rlflow run | check | explain: the parameters of a pipeline are flags, made from its signature.
+"""rlflow run | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
 
     rlflow run pipelines/grpo.py --prompts 32 --steps 50
     rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
     rlflow explain pipelines/grpo.py        rlflow explain RLF202
+    rlflow graph pipelines/grpo.py --mermaid
+    rlflow diff pipelines/grpo.py pipelines/grpo.py --a.kl 0 --b.kl 0.1
 
+A file that holds several pipelines is told FILE.py:NAME.
 Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refused the pipeline.
 """
 
@@ -13,7 +16,6 @@ import inspect
 import os
 import re
 import sys
-import typing
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -21,9 +23,9 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .commands import COMMANDS, Format, say_refused
+from .commands import COMMANDS, Format, diff, say_refused
 from .errors import RlflowError, UsageError
-from .flags import command_of
+from .flags import command_of, commands_of, options_of, with_flags
 from .language.diagnostic import CheckFailed
 
 CODE = re.compile(r"RLF\d+", re.IGNORECASE)
@@ -63,6 +65,8 @@ def _dispatch(argv: list[str]) -> int:
     if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
         if argv[0] == "explain" and CODE.fullmatch(argv[1]):
             return _explain_code(argv[1].upper(), argv[2:])
+        if argv[0] == "diff":
+            return _with_two(argv[1:])
         return _with_pipeline(argv[0], argv[1], argv[2:])
     return _call(app, argv)
 
@@ -74,8 +78,16 @@ def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
         if name != "check":
             raise
         return say_refused(file.partition(":")[2] or Path(file).stem, refused, _format_in(flags))
-    one = _app(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", command.with_flags(COMMANDS[name]))
+    one = _app(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", with_flags(COMMANDS[name], {"": command}))
     return _call(one, flags)
+
+
+def _with_two(argv: list[str]) -> int:
+    if len(argv) < 2 or argv[1].startswith("-"):
+        raise UsageError("say first which two pipelines: rlflow diff A.py B.py [--a.PARAM VALUE] [--b.PARAM VALUE]")
+    a, b = commands_of(argv[0], argv[1])
+    one = _app(f"rlflow diff {argv[0]} {argv[1]}", diff.__doc__ or "", with_flags(diff, {"a": a, "b": b}))
+    return _call(one, argv[2:])
 
 
 def _app(name: str, about: str, body: Callable[..., object]) -> App:
@@ -108,25 +120,27 @@ def _explain_code(code: str, flags: list[str]) -> int:
 
 def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:
     """What a command is where no pipeline is named yet: its help, and what is wrong with the command line."""
+    files = ("A.py", "B.py") if name == "diff" else ("FILE.py",)
 
     def call(*_: object, **__: object) -> None:
-        raise UsageError(f"say first which pipeline: rlflow {name} FILE.py [flags]")
+        raise UsageError(f"say first which pipeline: rlflow {name} {' '.join(files)} [flags]")
 
-    hints = typing.get_type_hints(body, include_extras=True)
-    options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    about = (
-        "FILE.py, or FILE.py:NAME where a file has several pipelines; its own parameters are flags too: rlflow " + name + " FILE.py --help"
-    )
-    pipeline = Annotated[str, Parameter(help=about, show_default=False)]
-    file = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_ONLY, annotation=pipeline, default="")
-    call.__signature__ = inspect.Signature([file, *options])  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in (file, *options)}
+    about = f"{{}}, or {{}}:NAME where a file has several pipelines; its parameters are flags too: rlflow {name} {' '.join(files)} --help"
+    described = [Annotated[str, Parameter(help=about.format(file, file), show_default=False)] for file in files]
+    positional = [
+        inspect.Parameter(file.partition(".")[0].lower(), inspect.Parameter.POSITIONAL_ONLY, annotation=annotation, default="")
+        for file, annotation in zip(files, described, strict=True)
+    ]
+    parameters = [*positional, *options_of(body)]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
     call.__doc__ = body.__doc__
     return call
 
 
 for _name, _body in COMMANDS.items():
-    app.command(_without_file(_name, _body), name=_name)
+    _files = "A.py[:NAME] B.py[:NAME]" if _name == "diff" else "FILE.py[:NAME]"
+    app.command(_without_file(_name, _body), name=_name, usage=f"Usage: rlflow {_name} {_files} [--PARAM VALUE ...] [OPTIONS]")
 
 
 if __name__ == "__main__":

@@ -17,14 +17,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
+from .compile.dump import TABLES
 from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
 
-Swap = Annotated[
-    tuple[str, ...], Parameter(negative=(), help="NAME=module:function, put another operator in place of one of the pipeline; repeatable")
-]
+SWAP = "NAME=module:function, put another operator in place of one of the pipeline; repeatable"
+Swap = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, help=SWAP)]
+SwapA = Annotated[tuple[str, ...], Parameter(name="--a.swap", negative=(), show_default=False, help=SWAP)]
+SwapB = Annotated[tuple[str, ...], Parameter(name="--b.swap", negative=(), show_default=False, help=SWAP)]
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="the same as JSON")]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
 
@@ -77,7 +80,7 @@ def check(
     *,
     swap: Swap = (),
     format: Format = "text",
-    dump: Annotated[str | None, Parameter(help="print what one pass found out: trace, freeze, own, infer, ...")] = None,
+    dump: Annotated[str | None, Parameter(help=f"print what one pass found out: {', '.join(TABLES)}")] = None,
 ) -> int:
     """Check the pipeline and say what is wrong with it; exit code 3 when it is refused. Starts nothing, and needs no torch."""
     if dump is not None and format != "text":
@@ -124,7 +127,7 @@ def explain(
     parameters: dict[str, Any],
     *,
     swap: Swap = (),
-    json_: Annotated[bool, Parameter(name="--json", help="the same as JSON")] = False,
+    json_: Json = False,
 ) -> int:
     """Print the field map of a pipeline, or with a code such as RLF202 what it means.
 
@@ -153,4 +156,27 @@ def graph(
     return 0
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain, "graph": graph}
+def diff(
+    a: Command,
+    given_a: dict[str, Any],
+    b: Command,
+    given_b: dict[str, Any],
+    *,
+    swap_a: SwapA = (),
+    swap_b: SwapB = (),
+    json_: Json = False,
+) -> int:
+    """Say what changes from pipeline A to pipeline B: parameters, workers, operators, fields, hops and their bytes, feedbacks.
+
+    Their parameters are flags: --a.kl 0 --b.kl 0.1. A and B may be one file. The exit code is 0 whether or not they differ.
+    """
+    from .show.diff import as_text
+    from .show.diff import diff as compare
+
+    plans = a.plan(given_a, swap_a), b.plan(given_b, swap_b)
+    found = compare(*plans, names=(a.told(given_a, swap_a), b.told(given_b, swap_b)))
+    print(json.dumps(msgspec.to_builtins(found), indent=2, ensure_ascii=False) if json_ else as_text(found))
+    return 0
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain, "graph": graph, "diff": diff}

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from .compile.plan import Plan
 from .errors import UsageError
 from .language.config import ref_of, resolve
-from .modules import load_file, users_code
+from .modules import load_file, set_aside, users_code
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,8 @@ class Command:
         found = inspect.signature(self.pipeline).parameters
         return {name: p.replace(annotation=hints.get(name, p.annotation)) for name, p in found.items()}
 
-    def with_flags(self, body: Callable[..., int]) -> Callable[..., int]:
-        """`body(command, parameters, *, options)` with the pipeline's parameters and its own options as flags."""
-        hints = typing.get_type_hints(body, include_extras=True)
-        options = [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        clash = sorted(self.parameters.keys() & {p.name for p in options})
-        if clash:
-            raise UsageError(f"{self.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
-        flags = [_flag(p) for p in self.parameters.values()]
-
-        def call(**given: Any) -> int:
-            parameters = {name: self._value(name, given.pop(name)) for name in self.parameters if name in given}
-            return body(self, parameters, **given)
-
-        call.__signature__ = inspect.Signature([*flags, *options])  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in (*flags, *options)}
-        call.__doc__ = body.__doc__
-        return call
-
-    def _value(self, name: str, value: Any) -> Any:
+    def value(self, name: str, value: Any) -> Any:
+        """Of a parameter, from its flag."""
         return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
 
     def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
@@ -74,6 +57,10 @@ class Command:
                 plan = plan.replace(name, function_of(ref, f"--swap {one}"))
         return plan
 
+    def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
+        """Its part of the command line."""
+        return " ".join([self.file, *(_written(name, value) for name, value in given.items()), *(f"--swap {one}" for one in swap)])
+
     def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
         """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
         lines = [f"what was printed: {run_dir / 'logs'}"]
@@ -87,10 +74,16 @@ class Command:
                 models.setdefault(name, checkpoint / worker)
         if not models:
             return "\n".join([*lines, f"the last checkpoint: {checkpoint}"])
-        flags = [_written(name, value) for name, value in (dict(given) | models).items()] + [f"--swap {one}" for one in swap]
-        again = f"rlflow run {self.file} {' '.join(flags)}"
+        again = f"rlflow run {self.told(dict(given) | models, swap)}"
         lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
         return "\n".join([*lines, f"  {again}"])
+
+
+def commands_of(a: str, b: str) -> tuple[Command, Command]:
+    """Two pipelines, also of two files that are one module: those of two checkouts."""
+    first = command_of(a)
+    with set_aside(first.modules, Path(b.partition(":")[0])):
+        return first, command_of(b)
 
 
 def command_of(file: str) -> Command:
@@ -107,6 +100,36 @@ def command_of(file: str) -> Command:
         which = f"no pipeline `{name}`" if name else f"{len(found)} pipelines"
         raise UsageError(f"{path} has {which}: write {' or '.join(f'{path}:{one}' for one in found)}")
     return Command(file, found[name], modules)
+
+
+def with_flags(body: Callable[..., int], commands: Mapping[str, Command]) -> Callable[..., int]:
+    """`body(command, parameters, ..., *, options)` with the pipelines' parameters and its own options as flags.
+
+    commands: by what the flags of their parameters begin with; `{"": grpo}` is `--kl`, `{"a": grpo, "b": ppo}` is `--a.kl` and `--b.kl`.
+    """
+    options = options_of(body)
+    for command in (command for prefix, command in commands.items() if not prefix):
+        if clash := sorted(command.parameters.keys() & {p.name.rstrip("_") for p in options}):
+            raise UsageError(f"{command.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
+    flags = [_flag(p, prefix) for prefix, command in commands.items() for p in command.parameters.values()]
+
+    def call(**given: Any) -> int:
+        told: list[Any] = []
+        for prefix, command in commands.items():
+            keys = {name: _key(prefix, name) for name in command.parameters}
+            told += [command, {name: command.value(name, given.pop(key)) for name, key in keys.items() if key in given}]
+        return body(*told, **given)
+
+    call.__signature__ = inspect.Signature([*flags, *options])  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in (*flags, *options)}
+    call.__doc__ = body.__doc__
+    return call
+
+
+def options_of(body: Callable[..., int]) -> list[inspect.Parameter]:
+    """The flags of a command itself."""
+    hints = typing.get_type_hints(body, include_extras=True)
+    return [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 def function_of(ref: str, where: str) -> Any:
@@ -134,10 +157,18 @@ def _is_function(parameter: inspect.Parameter) -> bool:
     return callable(parameter.default) and not isinstance(parameter.default, type)
 
 
-def _flag(parameter: inspect.Parameter) -> inspect.Parameter:
+def _key(prefix: str, name: str) -> str:
+    return f"{prefix}__{name}" if prefix else name
+
+
+def _flag(parameter: inspect.Parameter, prefix: str) -> inspect.Parameter:
     """A keyword flag; a function is named as module:function."""
     parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    if not _is_function(parameter):
+    if _is_function(parameter):
+        named = Annotated[str, Parameter(help="module:function")]
+        parameter = parameter.replace(annotation=named, default=ref_of(parameter.default))
+    if not prefix:
         return parameter
-    named = Annotated[str, Parameter(help="module:function")]
-    return parameter.replace(annotation=named, default=ref_of(parameter.default))
+    flag = parameter.name.replace("_", "-")
+    told = Parameter(name=f"--{prefix}.{flag}", negative=f"--{prefix}.no-{flag}" if isinstance(parameter.default, bool) else ())
+    return parameter.replace(name=_key(prefix, parameter.name), annotation=Annotated[parameter.annotation, told])

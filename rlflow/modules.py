@@ -31,22 +31,26 @@ def load_file(path: Path) -> tuple[ModuleType, tuple[tuple[str, str], ...]]:
     return import_user_modules(((name, str(path)),))[0], ((name, str(path)),)
 
 
-def _module_name(path: Path) -> str:
+def _dotted(path: Path) -> str:
     parts = [path.stem]
     folder = path.parent
     while (folder / "__init__.py").exists():
         parts.insert(0, folder.name)
         folder = folder.parent
-    name = ".".join(parts)
-    if len(parts) == 1 and (name in sys.stdlib_module_names or (name not in sys.modules and not _is_free(name, path))):
+    return ".".join(parts)
+
+
+def _module_name(path: Path) -> str:
+    name = _dotted(path)
+    if "." not in name and (name in sys.stdlib_module_names or (name not in sys.modules and not _is_free(name, path))):
         raise UsageError(f"{path} would hide the module `{name}`: rename the file")
     return name
 
 
 def _is_free(name: str, path: Path) -> bool:
-    """Whether `import name` finds nothing, or this very file."""
+    """Whether `import name` finds nothing, this very file, or one of the current folder: no library, so nothing else imports it."""
     found = importlib.util.find_spec(name)
-    return found is None or (found.origin is not None and Path(found.origin).resolve() == path)
+    return found is None or (found.origin is not None and Path(found.origin).resolve() in (path, Path.cwd() / f"{name}.py"))
 
 
 def import_user_modules(modules: Iterable[tuple[str, str]]) -> list[ModuleType]:
@@ -66,6 +70,32 @@ def _import(name: str, path: Path) -> ModuleType:
     if Path(module.__file__ or "").resolve() != path:
         raise UsageError(f"module `{name}` is {module.__file__}, not {path}: another package of that name comes first")
     return module
+
+
+@contextmanager
+def set_aside(modules: Iterable[tuple[str, str]], other: Path) -> Iterator[None]:
+    """While `other` is imported under the name of one of these modules: as if it, and what lies beside it, had never been imported."""
+    other, roots = other.resolve(), list[str]()
+    for name, path in modules:
+        if other != Path(path) and other.is_file() and _dotted(other) == name:
+            roots.append(str(Path(path).parents[name.count(".")]))
+            _forget(Path(roots[-1]))
+    there = [root for root in roots if root in sys.path]
+    for root in there:
+        sys.path.remove(root)
+    try:
+        yield
+    finally:
+        sys.path += there
+
+
+def _forget(root: Path) -> None:
+    """Modules in Python that were imported from a folder; ours and installed ones stay."""
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        stays = name.partition(".")[0] == __package__ or "site-packages" in file.parts
+        if root in file.parents and file.suffix == ".py" and not stays:
+            del sys.modules[name]
 
 
 @contextmanager
