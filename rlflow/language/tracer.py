@@ -172,6 +172,7 @@ class CallTracer:
             case Objective():
                 self._record(name, value.rows, get_args(hint)[1], at)
             case Micro():
+                self.mention([(name, value)])
                 self.refuse(
                     "RLF005",
                     f"`{name}` of `{self.node.title}` is a record or an objective, got micro-batches",
@@ -260,12 +261,17 @@ class CallTracer:
         wanted = (hint.__bound__ or Record) if generic else hint
         here = source.parameter_ref(self.declaration.fn, name)
         if not (isinstance(wanted, type) and issubclass(wanted, Record)):
+            self.mention([(name, record)])
+            objective = get_origin(hint) is Objective
+            takes = "losses on micro-batches" if objective else "no record"
             self.refuse(
                 "RLF005",
-                f"`{name}` of `{self.node.title}` takes no record, got a `{type(record).__name__}`",
+                f"`{name}` of `{self.node.title}` takes {takes}, got a `{type(record).__name__}`",
                 where=at,
                 related=labels(here),
-                help=field_of_record(record, name, at),
+                help="`micro_pack(..., max_tokens=...).loss(...)`, of rows that `shard` cut"
+                if objective
+                else field_of_record(record, name, at),
             )
             return
         self.node.records[name] = type(record)

@@ -22,6 +22,7 @@ from vocabulary import (
 
 from operators.engines import Embedded
 from operators.sync import sync as shipped_sync
+from pipelines.grpo import grpo
 from rlflow import Loss, absent, pipeline
 from rlflow.data.batch import Block, Column
 from rlflow.engines.rollout import SyncError, sync_weights
@@ -148,3 +149,30 @@ def test_Q19_who_is_read_is_derived_from_the_reader(first: float, final: float, 
     plan = pipeline(_annealed)(first, final, reference_if=True)
     needed_calls = {node.title for node in plan.graph.nodes if node.id in plan.facts.needed}
     assert ("reference.log_probs" in needed_calls) is needed
+
+
+# --- M8: what lives how long
+def _training_bytes(prompts: int) -> tuple[str, int]:
+    """The call at which a trainer holds the most columns, and how many bytes they are, for rows of up to 512 tokens."""
+    peak = grpo(prompts=prompts, max_tokens=4096).peak(S=512, Q=64, text=16, b=8 * prompts)["actor"]
+    return peak.call, peak.bytes
+
+
+def test_M8_a_trainer_holds_one_micro_batch_however_large_the_batch() -> None:
+    """The whole batch was put on the device, and what the forward made of it was kept to the end of the step: out of memory."""
+    # ids and positions i64[8, 512]; a mask, old log-probs, advantages, and log-probs of the forward [8, 511]; is_pad
+    micro_batch = 8 * (2 * 8 * 512 + (1 + 4 + 4) * 511 + 1)
+    assert _training_bytes(prompts=32) == _training_bytes(prompts=320) == ("actor.train", micro_batch)
+
+
+def test_M8_training_takes_nothing_but_micro_batches() -> None:
+    """The same: a batch that was not cut has no losses to be trained with."""
+
+    def loop() -> None:
+        s = Start()
+        s.policy.close(sync(s.actor.train(s.policy.move, shard(s.rows(), on=s.actor)), s.engine))  # type: ignore[arg-type]
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF005", "shard(s.rows(), on=s.actor)")
+    assert found.message == "`objective` of `actor.train` takes losses on micro-batches, got a `TrainRows`"
+    assert found.help == "`micro_pack(..., max_tokens=...).loss(...)`, of rows that `shard` cut"
