@@ -12,7 +12,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "trace": (),
     "freeze": (),
     "own": ("failed",),
-    "infer": ("specs", "rows", "scored", "corrected"),
+    "infer": ("specs", "rows", "scored", "corrected", "unequal"),
     "version": ("versions", "gaps"),
     "live": ("needed", "read", "last_read", "from_forward", "dropped"),
     "order": (),

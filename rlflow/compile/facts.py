@@ -1,7 +1,7 @@
 """What the passes find out, in side tables keyed by ids of the graph.
 
     own       failed
-    infer     specs, rowsets, rows, scored, corrected, failed
+    infer     specs, rowsets, rows, scored, corrected, unequal, failed
     version   versions, gaps
     live      needed, read, last_read, from_forward, dropped
     place     site, ranks, sleeps
@@ -57,6 +57,7 @@ class Scored(msgspec.Struct, frozen=True):
     temperature: float
     top_p: float
     engine: str  # class of the worker: Torch, Embedded
+    worker: int  # that scored them
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class Facts(msgspec.Struct, kw_only=True):
     rows: dict[int, int] = {}  # field -> row set
     scored: dict[int, Scored] = {}  # field of log-probs -> what they are of
     corrected: dict[int, tuple[str, ...]] = {}  # field -> differences (version, temperature ...) that it accounts for
+    unequal: set[tuple[str, float, float]] = set()  # ("temperature", 0.6, 1.0): these were refused to meet
     failed: set[int] = set()  # nodes that a pass refused
     letters: dict[str, int] = {}  # how often a letter was handed out: B, B2, B3
     versions: dict[int, tuple[tuple[str, str], ...]] = {}  # field -> (feedback, reading) that it depends on

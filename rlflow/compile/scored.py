@@ -34,7 +34,7 @@ def of_result(graph: Graph, facts: Facts, node: Node) -> Scored | None:
         return given[0] if given else None
     weights, worker = node.weights[0], graph.workers[node.worker]
     whose = graph.workers[weights.owner].name if weights.feedback is None else graph.feedbacks[weights.feedback].name
-    return Scored(whose, weights.reading, worker.temperature, worker.top_p, worker.kind)
+    return Scored(whose, weights.reading, worker.temperature, worker.top_p, worker.kind, worker.id)
 
 
 def corrected_by(facts: Facts, node: Node) -> tuple[str, ...]:
@@ -73,18 +73,31 @@ def meet(graph: Graph, facts: Facts, node: Node, uses: list[Use]) -> dict[str, D
     first, found = given[0], dict[str, Diagnostic]()
     for one in given[1:]:
         why = _difference(graph, first.scored, one.scored, allowed(facts, node, (first.use, one.use)), first.meant or one.meant)
-        if why:
+        if why and not _told(facts, why, first.scored, one.scored):
             right, wrong = (one, first) if why == "policy" and _samples(graph, facts, one) else (first, one)
             found[wrong.use.param] = _refused(graph, node, why, right, wrong)
     feedback = trains(graph, node)
     if found or feedback is None or node.worker is None:
         return found
     worker = graph.workers[node.worker]
-    own = Scored(feedback.name, "current", worker.temperature, worker.top_p, worker.kind)
+    own = Scored(feedback.name, "current", worker.temperature, worker.top_p, worker.kind, worker.id)
     for one in given:
-        if why := _difference(graph, own, one.scored, allowed(facts, node, (one.use,)), one.meant):
+        why = _difference(graph, own, one.scored, allowed(facts, node, (one.use,)), one.meant)
+        if why and not _told(facts, why, own, one.scored):
             found[one.use.param] = _foreign(graph, node, why, own, one)
     return found
+
+
+def _told(facts: Facts, why: str, one: Scored, two: Scored) -> bool:
+    """Two temperatures are one mistake, wherever their log-probs meet. True from the second time on."""
+    if why not in DISTRIBUTION:
+        return False
+    values = sorted((getattr(one, why), getattr(two, why)))
+    pair = (why, values[0], values[1])
+    if pair in facts.unequal:
+        return True
+    facts.unequal.add(pair)
+    return False
 
 
 def _samples(graph: Graph, facts: Facts, given: _Given) -> bool:
@@ -125,33 +138,38 @@ def _said(why: str, scored: Scored) -> tuple[str, str]:
 def _refused(graph: Graph, node: Node, why: str, first: _Given, one: _Given) -> Diagnostic:
     (by, this), (_, other) = _said(why, one.scored), _said(why, first.scored)
     name, name_first = (graph.fields[given.use.field].name for given in (one, first))
-    makers = [graph.nodes[graph.origin(given.use.field).node] for given in (first, one)]
+    workers = [graph.workers[given.scored.worker] for given in (first, one)]
     return Diagnostic(
         code="RLF124" if why == "policy" else "RLF123",
         message=f"log-probs {by} {this} and {other} meet in `{node.title}`",
         where=one.use.at,
         label=f"`{name}` is {by} {this}",
-        related=(Label(first.use.at, f"`{name_first}` is {by} {other}"),),
+        related=(Label(first.use.at, f"`{name_first}` is {by} {other}"), *_set_there(why, workers)),
         notes=(NOTES[why],),
-        help=_help(node, why, [graph.workers[m.worker].name for m in makers if m.worker is not None], first.scored.whose),
+        help=_help(node, why, [worker.name for worker in workers], first.scored.whose),
     )
 
 
 def _foreign(graph: Graph, node: Node, why: str, own: Scored, one: _Given) -> Diagnostic:
     (by, this), (_, trained) = _said(why, one.scored), _said(why, own)
     name, maker = graph.fields[one.use.field].name, graph.nodes[graph.origin(one.use.field).node]
-    trainer = graph.workers[node.worker] if node.worker is not None else None
-    here = (Label(trainer.at, f"`{trainer.name}` is {by} {trained}"),) if trainer and why in DISTRIBUTION else ()
-    names = [worker.name for worker in (trainer, None if maker.worker is None else graph.workers[maker.worker]) if worker]
+    workers = [graph.workers[scored.worker] for scored in (own, one.scored)]
     return Diagnostic(
         code="RLF124" if why == "policy" else "RLF123",
         message=f"`{node.title}` computes log-probs {by} {trained} and reads `{name}` {by} {this}",
         where=one.use.at,
         label=f"`{name}` is {by} {this}",
-        related=(Label(maker.at, "made here"), *here),
+        related=(Label(maker.at, "made here"), *_set_there(why, workers)),
         notes=(NOTES[why],),
-        help=_help(node, why, names, own.whose),
+        help=_help(node, why, [worker.name for worker in workers], own.whose),
     )
+
+
+def _set_there(why: str, workers: Sequence[Worker]) -> tuple[Label, ...]:
+    """Where two workers got their temperatures, or top-p."""
+    if why not in DISTRIBUTION:
+        return ()
+    return tuple(Label(worker.at, f"`{worker.name}` is at {why.replace('_', '-')} {getattr(worker, why)}") for worker in workers)
 
 
 def _help(node: Node, why: str, workers: list[str], whose: str) -> str:
