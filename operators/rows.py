@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlflow.data.tensors import Fields
 
 
-@operator(per="group", rows="filter")
+@operator(per="group", rows="filter", least_group=2)
 def keep_mixed(rows: RowsT, token_level_scores: TokenScores, uid: Uid, *, tolerance: float = 1e-6) -> RowsT:
     """Rows of those groups whose raw scores differ by more than `tolerance`: where all are alike, every advantage is zero.
 

@@ -55,12 +55,16 @@ CODES: dict[str, str] = {
     "RLF501": "a group operator after groups were split",
     "RLF502": "row operators in the wrong order",
     "RLF503": "a filter after the batch was formed",
+    "RLF504": "rows were cut for another worker",
     "RLF510": "rows that do not divide",
+    "RLF511": "mini-batches dealt and cut in different numbers",
+    "RLF512": "a group of one",
     "RLF520": "unrelated rows",
     "RLF521": "a field did not pass the filter",
     "RLF522": "another order of rows",
     "RLF523": "pad rows are missing",
+    "RLF524": "statistics over pad rows",
 }
 
 # What `# rlflow: ignore[RLF210]` at a call may turn off: warnings, and errors after which the graph still means something and runs.
-SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503"})
+SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503", "RLF512", "RLF524"})

@@ -12,7 +12,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "trace": (),
     "freeze": (),
     "own": ("failed",),
-    "infer": ("specs", "rows", "scored", "corrected", "unequal"),
+    "infer": ("specs", "rows", "bounds", "layout", "scored", "corrected", "unequal"),
     "version": ("versions", "gaps"),
     "live": ("needed", "read", "last_read", "from_forward", "dropped"),
     "order": (),
@@ -37,7 +37,7 @@ def dump(plan: Plan, name: str) -> str:
     return "\n".join(out)
 
 
-def _table(plan: Plan, table: str, found: Mapping[int, object] | Iterable[object]) -> Iterator[str]:
+def _table(plan: Plan, table: str, found: Mapping[int | str, object] | Iterable[object]) -> Iterator[str]:
     if isinstance(found, Mapping):
         for key, value in found.items():
             yield f"{_key(plan, table, key)}  {_value(plan, table, value)}"
@@ -46,8 +46,10 @@ def _table(plan: Plan, table: str, found: Mapping[int, object] | Iterable[object
             yield _key(plan, table, item) if isinstance(item, int) else str(item)
 
 
-def _key(plan: Plan, table: str, key: int) -> str:
-    """What the key of a table is the id of."""
+def _key(plan: Plan, table: str, key: int | str) -> str:
+    """What the key of a table is the id of. (The letters of `bounds` are names already.)"""
+    if isinstance(key, str):
+        return key
     if table in KEYS:
         return f"{key} {getattr(plan.graph, KEYS[table])[key].name}"
     return f"{key} {plan.graph.writer(key).name}.{plan.graph.fields[key].name}"
@@ -56,7 +58,7 @@ def _key(plan: Plan, table: str, key: int) -> str:
 def _value(plan: Plan, table: str, value: object) -> str:
     if table == "rows" and isinstance(value, int):
         rows = plan.facts.rowsets[value]
-        return f"{value}: {rows.scope}, {rows.size} rows, {rows.how}"
+        return f"{value}: {rows.scope}, {rows.size} rows, {rows.how}; {', '.join(rows.holds)}"
     if table == "last_read" and isinstance(value, int):
         return plan.graph.nodes[value].name
     if table == "last_by_worker" and isinstance(value, dict):

@@ -1,7 +1,7 @@
 """What the passes find out, in side tables keyed by ids of the graph.
 
     own       failed
-    infer     specs, rowsets, rows, scored, corrected, unequal, failed
+    infer     specs, rowsets, rows, bounds, layout, scored, corrected, unequal, failed
     version   versions, gaps
     live      needed, read, last_read, from_forward, dropped
     place     site, ranks, sleeps
@@ -30,10 +30,30 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
     made_by: int | None = None  # node
     how: str = "fresh"  # fresh | expand | form | filter | permute | pad | shard | pack
     parent: int | None = None  # row set
+    prompts: str = ""  # the graph's letter for prompts
+    at_most: Dim | None = None  # where only the run knows the size, and something bounds it
+    # what row operators give, keep and lose: discipline.py
     whole: bool = True  # every group complete
+    group: int | None = None  # trajectories a prompt, at most; None: only the run knows
+    leaves: bool = False  # a trajectory may have several rows
     padded: bool = False
     multiple: int = 1  # the size is a multiple of this
-    prompts: str = ""  # the graph's letter for prompts
+    balanced: bool = False  # dealt so that contiguous slices weigh the same
+    mini_batches: int | None = None  # into how many they are dealt or cut; None: not yet
+    cut_for: int | None = None  # the worker on whose ranks they are
+
+    @property
+    def holds(self) -> list[str]:
+        """What is true of them, as text: `whole`, `multiple=6`."""
+        flags = [name for name in ("whole", "leaves", "padded", "balanced", "packed") if getattr(self, name)]
+        numbers = {"group": self.group, "multiple": self.multiple if self.multiple > 1 else None}
+        numbers |= {"mini_batches": self.mini_batches, "cut_for": self.cut_for}
+        return flags + [f"{name}={value}" for name, value in numbers.items() if value is not None]
+
+    @property
+    def packed(self) -> bool:
+        """Cut into micro-batches."""
+        return self.scope == "micro"
 
     def __str__(self) -> str:
         return {"stream": "the stream", "batch": "the whole batch", "shard": "one DP shard", "micro": "one micro-batch"}[self.scope]
@@ -76,6 +96,8 @@ class Facts(msgspec.Struct, kw_only=True):
     specs: dict[int, Spec] = {}  # field -> sizes in letters of the graph, role with its detail
     rowsets: list[RowSet] = []
     rows: dict[int, int] = {}  # field -> row set
+    bounds: dict[str, Dim] = {}  # letter of the graph that only the run knows -> no more than this
+    layout: dict[int, str] = {}  # field -> dense (no token axis) | ragged (stored at true lengths) | packed (in micro-batches)
     scored: dict[int, Scored] = {}  # field of log-probs -> what they are of
     corrected: dict[int, tuple[str, ...]] = {}  # field -> differences (version, temperature ...) that it accounts for
     unequal: set[tuple[str, float, float]] = set()  # ("temperature", 0.6, 1.0): these were refused to meet
@@ -105,6 +127,12 @@ class Facts(msgspec.Struct, kw_only=True):
         new = name if count == 1 else f"{name}{count}"
         self.letters.setdefault(new, 1)
         return Dim.letter(new)
+
+    def at_most(self, size: Dim) -> Dim:
+        """A bound of a size: letters that are bounded, and only add to it, replaced by their bounds."""
+        while bounded := {x for x in size.letters if x in self.bounds and all(k > 0 for m, k in size.terms.items() if x in m)}:
+            size = size.put({letter: self.bounds[letter] for letter in bounded})
+        return size
 
     def new_rows(self, rows: RowSet) -> RowSet:
         """`rows`, entered under the next id."""

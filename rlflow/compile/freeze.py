@@ -90,6 +90,8 @@ def _node(trace: Trace, traced: TracedNode, found: list[Diagnostic]) -> Node:
         index=declaration.index if declaration else None,
         sizes={str(letter): _size(size) for letter, size in declaration.sizes.items()} if declaration else {},
         bound=_bound(declaration, traced.config) if declaration else {},
+        bound_by={letter: name for name, letter in declaration.letters.items()} if declaration else {},
+        least_group=declaration.least_group if declaration else 1,
         serves=declaration.serves if declaration else None,
         corrects=declaration.corrects if declaration else (),
         copies=dict(declaration.copies) if declaration else {},

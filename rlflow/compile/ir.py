@@ -143,6 +143,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     index: str | None  # "module:qualname" of the pure function that plans the rows
     sizes: dict[str, Size]  # letters of the result that no input binds
     bound: dict[str, int]  # letters that an integer parameter binds
+    bound_by: dict[str, str]  # letter -> that parameter
+    least_group: int  # members that a group must have
     serves: str | None  # the parameter whose worker then serves these weights
     corrects: tuple[str, ...]
     copies: dict[str, str]  # field of the result -> the parameter that it repeats

@@ -209,6 +209,11 @@ class CallTracer:
                 self._config(name, value, at)
 
     def _config(self, name: str, value: Any, at: Place) -> None:
+        if name in (self.declaration.serves, "on" if self.declaration.rows == "shard" else None) and not isinstance(value, Worker):
+            here = source.parameter_ref(self.declaration.fn, name)
+            message = f"`{name}` of `{self.node.title}` is a worker, got {value!r}"
+            self.refuse("RLF005", message, where=at, label="no worker", related=labels(here))
+            return
         try:
             self.node.config[name] = to_config(value, partial(self.trace.adopt, call=self.node.call))
         except NotConfig as error:

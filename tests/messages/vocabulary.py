@@ -135,11 +135,11 @@ def shaping(token_level_scores: TokenScores) -> TokenRewards: ...  # type: ignor
 def length_penalty(token_level_rewards: TokenRewards, response_mask: ResponseMask, *, limit: int) -> TokenRewards: ...  # type: ignore[empty-body]
 
 
-@operator(per="group")
+@operator(per="group", least_group=2)
 def grpo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage: ...  # type: ignore[empty-body]
 
 
-@operator(per="group")
+@operator(per="group", least_group=2)
 def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage: ...  # type: ignore[empty-body]
 
 
@@ -158,7 +158,7 @@ def anchor_on_rollout(rollout_log_probs: RolloutLogProbs) -> OldLogProbs: ...  #
 
 
 # --- row operators ----------------------------------------------------------------------------------------------------------
-@operator(per="group", rows="filter")
+@operator(per="group", rows="filter", least_group=2)
 def keep_mixed(rows: RowsT, token_level_scores: TokenScores) -> RowsT: ...  # type: ignore[empty-body]
 
 
@@ -167,7 +167,7 @@ def pad(rows: RowsT, *, multiple: int) -> RowsT: ...  # type: ignore[empty-body]
 
 
 @operator(per="batch", rows="permute")
-def rebalance(rows: RowsT, *, pieces: Annotated[int, count("ranks")]) -> RowsT: ...  # type: ignore[empty-body]
+def rebalance(rows: RowsT, *, pieces: Annotated[int, count("ranks")], mini_batches: int = 1) -> RowsT: ...  # type: ignore[empty-body]
 
 
 @operator(per="batch", rows="shard")

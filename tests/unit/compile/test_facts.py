@@ -72,7 +72,7 @@ def test_a_filter_of_groups_leaves_whole_groups_that_the_batch_counts() -> None:
 
 def test_leaf_rows_of_trees_stay_unknown() -> None:
     plan = filtered(tree=True)
-    assert str(rows(plan, "form_batch", "uid").size) == "K"
+    assert str(rows(plan, "form_batch", "uid").size) == "B2"  # of the batch; B are those of the stream
     padded = rows(plan, "pad", "advantages")
     assert (str(padded.size), padded.multiple, padded.padded) == ("padded", 2, True)
 

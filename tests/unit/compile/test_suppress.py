@@ -111,21 +111,23 @@ def test_an_error_that_is_hidden_leaves_a_whole_graph(code: str, program: str, t
 LATE = (
     HEAD
     + """from rlflow import Record
-from vocabulary import InputIds, ResponseMask, Uid
+from vocabulary import InputIds, ResponseMask, TokenScores, Uid
 
 
 class Scored(Record):
     input_ids: InputIds
     response_mask: ResponseMask
+    token_level_scores: TokenScores
     uid: Uid
 
 
 @pipeline
 def loop() -> None:
     s = Start(dp=1)
-    rows = Scored(input_ids=s.ready.input_ids, response_mask=s.ready.response_mask, uid=s.ready.uid)
-    kept = keep_mixed(rows, s.score.token_level_scores)  # rlflow: ignore[RLF503]
-    late = keep_mixed(kept, s.score.token_level_scores)
+    scores = s.score.token_level_scores
+    rows = Scored(input_ids=s.ready.input_ids, response_mask=s.ready.response_mask, token_level_scores=scores, uid=s.ready.uid)
+    kept = keep_mixed(rows, scores)  # rlflow: ignore[RLF503]
+    late = keep_mixed(kept, kept.token_level_scores)
     s.finish(s.rows())
 """
 )
