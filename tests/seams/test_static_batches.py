@@ -66,7 +66,10 @@ def test_D2_rows_over_ranks_are_refused_with_the_numbers_that_divide() -> None:
     found = refused(_on_ranks, dp=32, prompts=2)
     assert (found.code, found.message) == ("RLF510", "16 rows do not divide by 32 (dp_size=32)")
     assert written(found) == "shard(s.rows(), on=s.actor)"
-    assert found.notes == ("2 prompts × 8 = 16; rows come in multiples of lcm(8, 32) = 32, prompts in multiples of 4",)
+    assert found.notes == (
+        "2 prompts × 8 = 16; rows come in multiples of lcm(8, 32) = 32, prompts in multiples of 4",
+        "with 2 prompts these alone would do: `n=16`, `dp=16`",
+    )
     assert found.help == "`prompts=4`, or pad to 32: `pad(rows, multiple=32)`"
 
 
@@ -78,7 +81,7 @@ def test_D2_the_number_that_was_advised_divides() -> None:
 def test_D3_a_number_of_rows_that_only_the_run_knows_is_refused_too() -> None:
     """Nothing checked that rows divide by ranks: one rank had a row more, and the others waited for it without a word."""
     found = refused(_on_ranks, dp=2, prompts=64, tree=True)
-    assert (found.code, found.message) == ("RLF510", "B rows do not divide by 2 (dp_size=2)")
+    assert (found.code, found.message) == ("RLF510", "nothing says that B2 rows divide by 2 (dp_size=2)")
     assert found.notes == ("only the run knows how many rows there are",)
     assert found.help == "pad first: `pad(rows, multiple=2)`"
 

@@ -168,7 +168,7 @@ def test_G15_a_reward_a_trajectory_is_no_reward_a_fragment() -> None:
     found = refused(loop)
     assert (found.code, written(found)) == ("RLF520", "judge(s.prompt.uid)")
     assert found.message == "rows of `judge` and `response_mask` are not the same things in `at_the_last_token`"
-    assert found.notes == ("`engine.rollout_tree` makes B rows out of 8*P",)
+    assert found.notes == ("`engine.rollout_tree` makes B2 rows out of 8*P",)
 
 
 def test_G15_lists_of_lists_are_no_field() -> None:
