@@ -28,6 +28,7 @@ Swap = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, hel
 SwapA = Annotated[tuple[str, ...], Parameter(name="--a.swap", negative=(), show_default=False, help=SWAP)]
 SwapB = Annotated[tuple[str, ...], Parameter(name="--b.swap", negative=(), show_default=False, help=SWAP)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="the same as JSON")]
+Watermark = Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
 
@@ -41,7 +42,7 @@ def run(
     seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
     steps: Annotated[int, Parameter(help="batches to train; the data is gone through again when it ends")] = 100,
     save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
-    watermark: Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")] = 0,
+    watermark: Watermark = 0,
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
     debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
@@ -52,7 +53,7 @@ def run(
     from .run.session import Options
     from .run.session import run as run_plan
 
-    plan = command.plan(parameters, swap)
+    plan = command.plan(parameters, swap, watermark)
     if debug:
         os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
@@ -79,6 +80,7 @@ def check(
     parameters: dict[str, Any],
     *,
     swap: Swap = (),
+    watermark: Watermark = 0,
     format: Format = "text",
     dump: Annotated[str | None, Parameter(help=f"print what one pass found out: {', '.join(TABLES)}")] = None,
 ) -> int:
@@ -86,7 +88,7 @@ def check(
     if dump is not None and format != "text":
         raise UsageError(f"--dump {dump} is text for a person: leave out --format {format}")
     try:
-        plan = command.plan(parameters, swap)
+        plan = command.plan(parameters, swap, watermark)
     except CheckFailed as refused:
         return say_refused(command.name, refused, format)
     if format != "text":
@@ -127,6 +129,7 @@ def explain(
     parameters: dict[str, Any],
     *,
     swap: Swap = (),
+    watermark: Watermark = 0,
     json_: Json = False,
 ) -> int:
     """Print the field map of a pipeline, or with a code such as RLF202 what it means.
@@ -135,7 +138,7 @@ def explain(
     """
     from .show.explain import explain, explain_json
 
-    plan = command.plan(parameters, swap)
+    plan = command.plan(parameters, swap, watermark)
     print(json.dumps(explain_json(plan), indent=2) if json_ else explain(plan))
     return 0
 

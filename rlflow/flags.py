@@ -45,8 +45,11 @@ class Command:
         """Of a parameter, from its flag."""
         return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
 
-    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = ()) -> Plan:
-        """The checked plan. Raises CheckFailed, and UsageError for a pipeline that raises while it is traced."""
+    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = (), watermark: int = 0) -> Plan:
+        """The checked plan. watermark: trajectories in flight, 0 is as many as max_lag lets in.
+
+        Raises CheckFailed, and UsageError for a pipeline that raises while it is traced.
+        """
         with users_code(self.file), redirect_stdout(sys.stderr):
             plan = self.pipeline(**parameters)
         for one in swap:
@@ -55,7 +58,7 @@ class Command:
                 raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
             with users_code(f"--swap {one}"), redirect_stdout(sys.stderr):
                 plan = plan.replace(name, function_of(ref, f"--swap {one}"))
-        return plan
+        return plan.scheduled(watermark=watermark)
 
     def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
         """Its part of the command line."""

@@ -44,8 +44,27 @@ def closing(graph: Graph, feedback: Feedback) -> Iterator[Diagnostic]:
             related=(Label(feedback.at, "opened here"),),
             help=f"close it with what the call that takes `{feedback.name}.move` returns",
         )
+    elif not _moved(graph, feedback, first):
+        maker = graph.nodes[first.writer] if first.writer is not None else None
+        made = f"what `{maker.title}` makes of {maker.weights[0].reading}" if maker and maker.weights else "weights that nothing trained"
+        yield Diagnostic(
+            code="RLF204",
+            message=f"feedback `{feedback.name}` is closed with {made}, its version stays k",
+            where=first.at,
+            label="no call on the way takes `.move`",
+            related=(Label(feedback.at, "opened here"),),
+            notes=("a step makes version k + 1 by moving k; a copy of k under the next number makes old log-probs look new",),
+            help=_end(graph, feedback),
+        )
     else:
         yield from _unserved(graph, feedback, first)
+
+
+def _moved(graph: Graph, feedback: Feedback, weights: WeightsUse) -> bool:
+    """A call took version k of this feedback on the way to these weights."""
+    if weights.reading == "move":
+        return weights.feedback == feedback.id
+    return weights.writer is not None and any(_moved(graph, feedback, given) for given in graph.nodes[weights.writer].weights)
 
 
 def _refused(graph: Graph, weights: WeightsUse) -> bool:

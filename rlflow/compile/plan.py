@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         facts = structs.replace(self.facts, gaps=gaps_of(self.graph, self.facts, watermark=watermark, queue=queue))
         if found := refused(self.graph, facts):
-            raise CheckFailed([*found, *self.warnings])
+            raise CheckFailed([*found, *self.warnings], self.suppressed, self.timings_ms)
         plan = structs.replace(self, facts=facts)
         vars(plan).update(vars(self))
         return plan

@@ -66,10 +66,11 @@ class Outcome:
 def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = ()) -> Outcome:
     """Run a checked plan to its end. modules: (name, path) of user files that every process imports first.
 
-    Raises UsageError or PoolError before anything is started, for options or a plan that make no run, or too little shared memory.
+    Raises CheckFailed, UsageError or PoolError before anything is started, for options or a plan that make no run, or too little shared
+    memory.
     All that goes wrong later is an Outcome.
     """
-    view = GraphView(plan)
+    view = GraphView(plan.scheduled(watermark=options.watermark))
     view.check_runnable()
     schedule(view, options)
     run_dir = RunDir(options.root, options.name, plan.graph.name)
@@ -91,7 +92,7 @@ def schedule(view: GraphView, options: Options) -> Config:
     return Config(
         n=view.dispatch.params["n"],
         groups_per_batch=view.form.params["prompts"],
-        max_lag=max((feedback.max_lag for feedback in view.graph.feedbacks), default=0),
+        max_lag=min((gap.worst for gap in view.plan.facts.gaps.values() if gap.watermark), default=0),
         last=options.steps - 1,
         engines=(view.engine.name,),
         watermark=options.watermark,

@@ -3,7 +3,7 @@ from functools import partial
 
 from operators.advantage import grpo as grpo_advantage
 from operators.advantage import rloo
-from operators.fields import Policy
+from operators.fields import GroupSize, Policy, PromptCount, RankCount
 from operators.loss import kl_penalty, ppo_clip
 from operators.records import KlRows, ModelRows, PolicyForward, PpoRows
 from pipelines.grpo import grpo
@@ -65,3 +65,9 @@ plans: list[Plan] = [
     grpo(advantage=partial(grpo_advantage, scale_by_std=False)),
     grpo().replace("grpo", rloo),
 ]
+
+
+def counts(prompts: PromptCount, group_size: GroupSize, dp: RankCount) -> int:
+    """To a type checker a count is an int, on both sides."""
+    batch: int = prompts * group_size
+    return counts(batch // group_size, 8, dp) + max(1, dp)

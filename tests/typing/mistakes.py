@@ -2,7 +2,7 @@
 from operators.advantage import gae, grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch, TorchCritic
+from operators.engines import Embedded, Torch, TorchCritic, TorchTeacher
 from operators.loss import kl_penalty, ppo_clip, value_clip
 from operators.records import ModelRows, PpoRows
 from operators.reward import integer_match, shape_rewards
@@ -64,6 +64,12 @@ def mistakes(data: str) -> None:
     actor.train(policy.move, micro_pack(Bare(response_mask=ready.response_mask, old_log_probs=old, advantages=old), max_tokens=1).loss(ppo_clip()))  # E23
     grpo_advantage(old, ready.response_mask, ready.uid, True)                # E24 configuration is keyword-only
     integer_match(ready.response_mask, ready.answer, ready.response_text)    # E25 text and tensor swapped
+    teacher, reference = TorchTeacher("teacher", model="tiny"), Torch("reference", model="tiny")
+    reference.log_probs(teacher.load(), ready.input_ids, ready.position_ids, ready.attention_mask)  # E32 a teacher's weights for a reference's
+    teacher.log_probs(reference.load(), ready.input_ids, ready.position_ids, ready.attention_mask)  # E33 and the other way round
+    Feedback("distilled", init=teacher.load()).close(trained)                # E34 a teacher is not trained
+    form_batch(sample, prompts="64")                                         # E35 a count is an int
+    form_batch(sample, prompts=64.0)                                         # E36 and no float
 
 
 grpo(advantage=gae)                                                          # E26 needs values
@@ -73,6 +79,16 @@ grpo(group_size="8")                                                         # E
 
 @operator(per="rows")                                                        # E29 misspelt per
 def plain(x: int) -> int:
+    return x
+
+
+@operator(per="row", corrects=("lag",))                                      # E37 there is no such difference
+def corrected(x: int) -> int:
+    return x
+
+
+@operator(per="row", corrects=True)                                          # E38 it says of what
+def weighed(x: int) -> int:
     return x
 
 
