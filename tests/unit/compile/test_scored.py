@@ -33,7 +33,6 @@ from vocabulary import (
 )
 
 from rlflow import CheckFailed, Current, Diagnostic, Difference, Feedback, Frozen, Loss, Plan, Tensor, Worker, f32, operator, pipeline
-from rlflow.compile.facts import Scored
 
 TeacherLogProbs = Annotated[Tensor, f32[B, R], log_prob("teacher")]
 
@@ -75,9 +74,11 @@ def codes(loop: Callable[[], Plan]) -> list[str]:
     return [d.code for d in found(loop)]
 
 
-def scored(plan: Plan, writer: str, name: str) -> Scored:
+def scored(plan: Plan, writer: str, name: str) -> tuple[str, str, float, float, str]:
+    """Whose, at which reading, temperature, top-p, by what kind of engine."""
     node = next(n for n in plan.graph.nodes if n.name == writer)
-    return next(plan.facts.scored[out] for out in node.outs if plan.graph.fields[out].name == name)
+    of = next(plan.facts.scored[out] for out in node.outs if plan.graph.fields[out].name == name)
+    return of.whose, of.reading, of.temperature, of.top_p, of.engine
 
 
 # --- what is known --------------------------------------------------------------------------------------------------------------------
@@ -93,10 +94,10 @@ def test_log_probs_are_of_the_weights_and_the_worker_that_made_them() -> None:
         s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(Towards(), Anchored())), s.engine))
 
     plan = loop()
-    assert scored(plan, "engine.rollout", "rollout_log_probs") == Scored("policy", "served", 1.0, 1.0, "Embedded")
-    assert scored(plan, "reference.log_probs", "ref") == Scored("reference", "frozen", 1.0, 1.0, "Torch")
-    assert scored(plan, "anchor_on_rollout", "anchor") == Scored("policy", "served", 1.0, 1.0, "Embedded")
-    assert scored(plan, "Both", "ref_log_probs") == Scored("reference", "frozen", 1.0, 1.0, "Torch")
+    assert scored(plan, "engine.rollout", "rollout_log_probs") == ("policy", "served", 1.0, 1.0, "Embedded")
+    assert scored(plan, "reference.log_probs", "ref") == ("reference", "frozen", 1.0, 1.0, "Torch")
+    assert scored(plan, "anchor_on_rollout", "anchor") == ("policy", "served", 1.0, 1.0, "Embedded")
+    assert scored(plan, "Both", "ref_log_probs") == ("reference", "frozen", 1.0, 1.0, "Torch")
     node = next(n for n in plan.graph.nodes if n.name == "anchor_on_rollout")
     assert plan.facts.corrected[node.outs[0]] == ("version", "engine")
 
