@@ -18,6 +18,7 @@ import msgspec
 from cyclopts import Parameter
 
 from .compile.dump import TABLES
+from .compile.plan import Plan
 from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
@@ -57,6 +58,7 @@ def run(
     if debug:
         os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
+    _say_replaced(plan)
     screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
     for warning in plan.warnings:
         print(warning, file=sys.stderr)
@@ -94,6 +96,7 @@ def check(
     if format != "text":
         _for_machines(command.name, CheckFailed(list(plan.warnings), plan.suppressed, plan.timings_ms), format)
         return 0
+    _say_replaced(plan)
     if dump is not None:
         print(plan.dump(dump), end="\n\n")
     for warning in plan.warnings:
@@ -103,6 +106,16 @@ def check(
     took = sum(plan.timings_ms.values())
     print(f"{command.name}: {calls} operators, {feedbacks} feedback{'s' * (feedbacks != 1)}, {said} ({took:.1f} ms)")
     return 0
+
+
+def _say_replaced(plan: Plan) -> None:
+    """What each replacement was bound to, to standard error."""
+    for one in plan.graph.replaced:
+        bound = [f"{', '.join(one.given)} from the call"] if one.given else []
+        for parameter, field in one.upstream.items():
+            writer = plan.graph.writer(field)
+            bound.append(f"{parameter} from `{writer.name}` ({os.path.basename(writer.at.file)}:{writer.at.line})")
+        print(f"rlflow: `{one.by}` in place of `{one.call}`: {'; '.join(bound)}", file=sys.stderr)
 
 
 def say_refused(pipeline: str, refused: CheckFailed, format: str) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "Node",
     "Place",
     "Ref",
+    "Replaced",
     "Result",
     "Role",
     "Size",
@@ -235,6 +236,15 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool  # its statement ran, so that it is to suppress something
 
 
+class Replaced(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that another operator took over."""
+
+    call: str  # the name that it would have
+    by: str
+    given: tuple[str, ...]  # parameters that the call gives
+    upstream: dict[str, int]  # parameter -> field of an earlier call
+
+
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # dict: for the cached properties
     """A whole pipeline."""
 
@@ -247,6 +257,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # dict: for 
     nodes: tuple[Node, ...]
     fields: tuple[Field, ...]
     ignores: tuple[Ignore, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
 
     def writer(self, field: int) -> Node:
         """The node that writes a field."""

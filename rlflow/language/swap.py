@@ -1,60 +1,138 @@
 """`plan.replace("grpo", rloo)`: may this function stand where that operator stood, and with which arguments?
 
-A replacement is bound by parameter name. It may be an operator, a partial of one, or a plain function of operators.
+A replacement is an operator, a partial of one, or a plain function of operators. Each parameter is bound by name:
+
+    to an argument of the call that it replaces
+    else to the latest earlier field of that name on the same rows     version_tag of form_batch, when the call is given its uid
+    else to its default; without one the replacement is refused
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from . import source
 from .diagnostic import Diagnostic
+from .loss import Micro, Objective
 from .operator import Declaration, declaration_of
-from .record import Record, labels, names_of
+from .record import Record, labels, names_of, values_of
 from .source import Place
-from .worker import Worker
+from .trace import TracedField, Value, field_of, nearest
 
 
 class Replacement(NamedTuple):
     declaration: Declaration | None  # None: a plain function, to be traced through
+    title: str
     arguments: dict[str, Any]
+    upstream: dict[str, TracedField]  # those of the arguments that the call does not give
 
 
-def replacement(old: Declaration, other: Callable[..., Any], bound: dict[str, Any], at: Place) -> tuple[Replacement, list[Diagnostic]]:
-    """`other` with what the call gives, and why it cannot be (empty when it can)."""
+def replacement(
+    old: Declaration, other: Callable[..., Any], bound: dict[str, Any], at: Place, fields: Sequence[TracedField]
+) -> tuple[Replacement, list[Diagnostic]]:
+    """`other` with what it is bound to, and why it cannot be (empty when it can). fields: all that were made before the call."""
     given, fn = dict(bound), other
     if isinstance(other, partial):
         given, fn = given | other.keywords, other.func
     new = declaration_of(fn)
-    signature = new.signature if new else inspect.signature(fn)
-    asked = [n for n, p in signature.parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    missing = [n for n in asked if n not in given and not (n == "self" and new and isinstance(given.get("self"), Worker))]
-    found = [_missing(old, new, fn, name, bound, at) for name in missing]
+    declared = new or Declaration(fn, per="row")
+    open_ = [n for n, p in declared.signature.parameters.items() if n not in given and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    near = _on_the_same_rows(bound.values(), fields) if open_ else {}
+    upstream = {n: near[n] for n in open_ if n in near and _takes_field(declared, n)}
+    missing = [n for n in open_ if n not in upstream and _required(declared, n)]
+    found = [_missing(old, declared, name, bound, upstream, near, at) for name in missing]
     if new is not None:
         found += _result(old, new, at)
-    return Replacement(new, {n: v for n, v in given.items() if n in signature.parameters}), found
+    given |= {name: Value(field) for name, field in upstream.items()}
+    arguments = {n: v for n, v in given.items() if n in declared.signature.parameters}
+    return Replacement(new, declared.name, arguments, upstream), found
 
 
-def _missing(old: Declaration, new: Declaration | None, fn: Callable[..., Any], name: str, bound: dict[str, Any], at: Place) -> Diagnostic:
-    title = fn.__name__
-    gives = ", ".join(f"`{n}`" for n in bound if n != "self")
+def _takes_field(declared: Declaration, name: str) -> bool:
+    """It is declared as a field, or, of a plain function, as nothing."""
+    return declared.specs.get(name) is not None or declared.signature.parameters[name].annotation is inspect.Parameter.empty
+
+
+def _required(declared: Declaration, name: str) -> bool:
+    return declared.signature.parameters[name].default is inspect.Parameter.empty
+
+
+# --- the same rows -----------------------------------------------------------------------------------------------------------
+def _on_the_same_rows(given: Iterable[Any], fields: Sequence[TracedField]) -> dict[str, TracedField]:
+    """By name, the latest field about rows that one of the arguments is about."""
+    row_sets = RowSets()
+    wanted = {row_sets.of(field_of(value)) for argument in given for value in _fields(argument)}
+    return {field.name: field for field in fields if row_sets.of(field) in wanted}
+
+
+def _fields(argument: Any) -> Iterator[Value]:
+    record = argument.rows if isinstance(argument, Micro | Objective) else argument
+    yield from (v for v in (values_of(record).values() if isinstance(record, Record) else [record]) if isinstance(v, Value))
+
+
+class RowSets:
+    """Numbers for row sets, from declarations alone: fields of one number are about the same rows, in the same order.
+
+    A result is about the rows of the argument with which it shares its first letter, else about new ones; what a row
+    operator hands on is about new ones, the same for all that were about the same before.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, object], int] = {}
+
+    def of(self, field: TracedField) -> int:
+        """The number of the rows of a field."""
+        steps = []  # row operators that it went through, the last one first
+        while (before := _before(field)) is not None:
+            steps += [field.node.id] if field.node.declaration is not None and field.source is not None else []
+            field = before
+        first = field.declared.shape[0] if field.declared and field.declared.shape else None
+        number = self._number(field.node.id, first)
+        for node in reversed(steps):
+            number = self._number(node, number)
+        return number
+
+    def _number(self, node: int, of: object) -> int:
+        return self._numbers.setdefault((node, of), len(self._numbers))
+
+
+def _before(field: TracedField) -> TracedField | None:
+    """The field whose rows these are, or were before a row operator; None for new rows."""
+    if field.source is not None or field.declared is None or not field.declared.shape:
+        return field.source
+    uses = ((use.field, use.declared) for use in field.node.uses)
+    return next((given for given, spec in uses if spec and spec.shape and spec.shape[0] == field.declared.shape[0]), None)
+
+
+# --- what does not fit -------------------------------------------------------------------------------------------------------
+def _missing(
+    old: Declaration,
+    new: Declaration,
+    name: str,
+    bound: dict[str, Any],
+    upstream: dict[str, TracedField],
+    near: dict[str, TracedField],
+    at: Place,
+) -> Diagnostic:
     if name == "self":
         return Diagnostic(
             code="RLF009",
-            message=f"`{title}` cannot replace `{old.name}`: it is a method of a worker, and the call has none",
+            message=f"`{new.name}` cannot replace `{old.name}`: it is a method of a worker, and the call has none",
             where=at,
             help="replace it with a function",
         )
-    here = source.parameter_ref(new.fn if new else inspect.unwrap(fn), name)
+    gives = ", ".join(f"`{n}`" for n in bound if n != "self")
+    taken = [f"`{n}` is taken from `{field.node.name}`" for n, field in upstream.items()]
+    taken += [f"no earlier field on the same rows is called `{name}`{nearest(name, near)}"] * _takes_field(new, name)
     return Diagnostic(
         code="RLF009",
-        message=f"`{title}` cannot replace `{old.name}`: nothing gives its `{name}`",
+        message=f"`{new.name}` cannot replace `{old.name}`: nothing gives its `{name}`",
         where=at,
-        related=labels(here, "asked for here"),
-        notes=(f"the call gives {gives}",),
+        related=labels(source.parameter_ref(inspect.unwrap(new.fn), name), "asked for here"),
+        notes=(f"the call gives {gives}", *taken),
         help=f"use a pipeline that makes `{name}`, or an operator that needs only what the call gives",
     )
 

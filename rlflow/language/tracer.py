@@ -23,7 +23,7 @@ from .record import Absent, Record, field_of_record, labels, names_of, specs_of,
 from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
-from .trace import Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
+from .trace import Replaced, Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
 from .units import Count, foreign, no_fit, units_of
 from .worker import Worker
 
@@ -54,8 +54,9 @@ def _swapped(
 ) -> Any:
     """The same call with another function: bound by parameter name, so it may need fewer fields."""
     current.swapped.add(name)
-    found, refused = replacement(old, swap, bound, call.place)
-    new = found.declaration
+    found, refused = replacement(old, swap, bound, call.place, current.fields)
+    new, given = found.declaration, tuple(n for n in found.arguments if n in bound and n != "self")
+    current.replaced.append(Replaced(name, found.title, given, {n: field.id for n, field in found.upstream.items()}))
     if new is None and not refused:
         return swap(**found.arguments)  # a plain function of operators: traced through
     declaration = new or old

@@ -215,9 +215,10 @@ def test_G22_a_new_estimator_says_what_it_lacks_before_the_launch() -> None:
     """Estimators and losses were called with one fixed list of arguments: a new one died of a missing or unexpected one, in a worker."""
     found = refused_by(lambda: _plan().replace("grpo", gae))
     assert (found.code, found.message) == ("RLF009", "`gae` cannot replace `grpo`: nothing gives its `values`")
-    assert found.notes == ("the call gives `token_level_rewards`, `response_mask`, `uid`",)
+    gives = "the call gives `token_level_rewards`, `response_mask`, `uid`"
+    assert found.notes == (gives, "no earlier field on the same rows is called `values`")
     found = refused_by(lambda: _plan().replace("grpo", sorted_by_length))
-    assert found.message == "`sorted_by_length` cannot replace `grpo`: nothing gives its `quantile`"
+    assert (found.message, found.notes) == ("`sorted_by_length` cannot replace `grpo`: nothing gives its `quantile`", (gives,))
 
 
 def test_G22_a_new_loss_says_which_field_it_lacks_before_the_launch() -> None:

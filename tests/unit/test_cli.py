@@ -42,6 +42,22 @@ def test_a_file_of_several_pipelines_wants_a_name(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.startswith("other: 0 operators, 0 feedbacks, no error (")
 
 
+def test_a_swap_says_what_it_was_bound_to(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tagged_h.py").write_text(
+        "from operators.fields import ResponseMask, TokenRewards, Uid, VersionTag\nfrom operators.records import Advantage\n"
+        "from rlflow import operator\n\n\n@operator(per='group')\ndef fresh_first(\n    token_level_rewards: TokenRewards, "
+        "response_mask: ResponseMask, uid: Uid, version_tag: VersionTag\n) -> Advantage: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", GRPO, "--swap", "grpo=tagged_h:fresh_first"]) == 0
+    said = capsys.readouterr().err
+    line = next(i for i, text in enumerate(Path(GRPO).read_text().splitlines(), 1) if " = form_batch(" in text)
+    assert said == (
+        "rlflow: `fresh_first` in place of `grpo`: token_level_rewards, response_mask, uid from the call; "
+        f"version_tag from `form_batch` (grpo.py:{line})\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
