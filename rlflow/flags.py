@@ -94,9 +94,9 @@ def command_of(file: str) -> Command:
     path, _, name = file.partition(":")
     with redirect_stdout(sys.stderr):  # what a file prints is no part of what a command says
         module, modules = load_file(Path(path))
-    found = {k: v for k, v in vars(module).items() if hasattr(v, "__rlflow_pipeline__") and v.__module__ == module.__name__}
+    found = {k: v for k, v in vars(module).items() if _makes_a_plan(v) and v.__module__ == module.__name__}
     if not found:
-        raise UsageError(f"{path} has no pipeline: put @pipeline on a function")
+        raise UsageError(f"{path} has no pipeline: put @pipeline on a function, or let one return the `Plan` of another")
     if not name and len(found) == 1:
         name = next(iter(found))
     if name not in found:
@@ -135,6 +135,12 @@ def options_of(body: Callable[..., int]) -> list[inspect.Parameter]:
     return [p.replace(annotation=hints[n]) for n, p in inspect.signature(body).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
+def _makes_a_plan(found: Any) -> bool:
+    """A pipeline, or a function `-> Plan` that calls one: with other defaults, a reward of its own, a replacement."""
+    plain = inspect.isfunction(found) and found.__annotations__.get("return") in (Plan, "Plan") and not found.__name__.startswith("_")
+    return plain or hasattr(found, "__rlflow_pipeline__")
+
+
 def function_of(ref: str, where: str) -> Any:
     """What `module:function` names."""
     if ":" not in ref:
@@ -157,7 +163,11 @@ def _written(name: str, value: Any) -> str:
 
 
 def _is_function(parameter: inspect.Parameter) -> bool:
-    return callable(parameter.default) and not isinstance(parameter.default, type)
+    """By its default, or where that is None by its type: `RewardFn | None`."""
+    if parameter.default is not None:
+        return callable(parameter.default) and not isinstance(parameter.default, type)
+    arms = typing.get_args(parameter.annotation) or (parameter.annotation,)
+    return any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms)
 
 
 def _key(prefix: str, name: str) -> str:
@@ -168,8 +178,8 @@ def _flag(parameter: inspect.Parameter, prefix: str) -> inspect.Parameter:
     """A keyword flag; a function is named as module:function."""
     parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
     if _is_function(parameter):
-        named = Annotated[str, Parameter(help="module:function")]
-        parameter = parameter.replace(annotation=named, default=ref_of(parameter.default))
+        one, default = (str, ref_of(parameter.default)) if parameter.default is not None else (str | None, None)
+        parameter = parameter.replace(annotation=Annotated[one, Parameter(help="module:function")], default=default)
     if not prefix:
         return parameter
     flag = parameter.name.replace("_", "-")

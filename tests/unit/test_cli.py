@@ -25,6 +25,23 @@ def test_parameters_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--group-size" in capsys.readouterr().out
 
 
+def test_a_function_is_a_flag_where_it_is_none_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", GRPO, "--held-out", "operators.reward:exact_match"]) == 0
+    assert main(["check", GRPO, "--held-out", "operators.reward:exact_mach"]) == 2
+    assert "--held_out: cannot find `exact_mach`" in capsys.readouterr().err
+
+
+def test_a_function_that_returns_a_plan_is_a_pipeline_with_its_own_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small_h7.py"
+    file.write_text(
+        "from pipelines.grpo import grpo\nfrom rlflow import Plan\n\n\n"
+        "def small(dp: int = 1) -> Plan:\n    return grpo(prompts=4, group_size=2, dp=dp)\n\n\ndef _hidden() -> Plan: ...\n"
+    )
+    assert main(["check", str(file), "--dp", "2"]) == 0
+    assert main(["check", str(file), "--dp", "0"]) == 3
+    assert "RLF015" in capsys.readouterr().err
+
+
 def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", GRPO, "--swap", "grpo=operators.advantage:gae"]) == 3
     error = capsys.readouterr().err
