@@ -48,6 +48,20 @@ def test_D1_micro_batches_are_cut_of_a_shard_by_one_plan_for_all_ranks() -> None
     assert found.help == "put `shard(...)` before it"
 
 
+def test_D1_rows_of_another_worker_s_ranks_are_not_trained() -> None:
+    """The same: cut for four ranks of one worker, handed to the two of another, half of the ranks would have no micro-batch at all."""
+
+    def loop() -> None:
+        s, wider = Start(dp=2), Torch("wider", dp=4)
+        micro = micro_pack(shard(s.rows(), on=wider), max_tokens=4096)
+        s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(ppo_clip())), s.engine))
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF504", "micro.loss(ppo_clip())")
+    assert found.message == "`actor.train` is given rows that were cut for `wider`"
+    assert found.help == "cut the whole batch once more: `shard(s.rows(), on=s.actor)`"
+
+
 def test_D1_the_plan_knows_the_lengths_of_all_ranks() -> None:
     """The same, at run time: rows of 100 tokens need one micro-batch of 256, rows of 300 two; both ranks run two."""
     short, long = [np.array([100, 100])], [np.array([300, 300])]

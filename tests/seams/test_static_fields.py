@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 import pytest
-from refusals import refused, written
+from refusals import accepted, refused, written
 from start import Start
 from vocabulary import (
     Advantages,
@@ -22,6 +22,7 @@ from vocabulary import (
     log_prob,
     mask,
     micro_pack,
+    pad,
     ppo_clip,
     rebalance,
     shard,
@@ -207,3 +208,39 @@ def test_S19_a_routing_record_has_no_entry_for_the_last_token() -> None:
     assert (found.code, written(found)) == ("RLF103", "recorded_routes(s.ready.input_ids, layers=4, experts=2)")
     assert found.message == "axis 1 of `routes` in `replay` must be S - 1, got S"
     assert found.notes == ("`recorded_routes` is 1 longer than it should be; a next-token field has R = S - 1 positions",)
+
+
+class RoutedRows(TrainRows):
+    routes: Routes
+
+
+@operator(per="row", sizes={L: L, K: K})
+def routes_of_next(input_ids: InputIds, *, layers: Annotated[int, L], experts: Annotated[int, K]) -> Routes: ...  # type: ignore[empty-body]
+
+
+@operator(per="batch", sink=True)
+def load_of_experts(routes: Routes) -> None: ...
+
+
+@operator(per="batch", sink=True)
+def load_under_mask(routes: Routes, response_mask: ResponseMask) -> None: ...
+
+
+def _loads(masked: bool) -> None:
+    s = Start()
+    routes = routes_of_next(s.ready.input_ids, layers=4, experts=2)
+    rows = pad(RoutedRows(**vars(s.rows()), routes=routes), multiple=6)
+    if masked:
+        load_under_mask(rows.routes, rows.response_mask)
+    else:
+        load_of_experts(rows.routes)
+    micro = micro_pack(shard(rows, on=s.actor), max_tokens=4096)
+    s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(ppo_clip())), s.engine))
+
+
+def test_S19_pad_rows_are_no_load_of_an_expert() -> None:
+    """The same of pad rows: their zeros counted as tokens of expert 0 in the statistics of the batch."""
+    found = refused(_loads, masked=False)
+    assert (found.code, written(found)) == ("RLF524", "rows.routes")
+    assert found.message == "`load_of_experts` counts pad rows: none of its arguments tells them apart"
+    assert accepted(_loads, masked=True)

@@ -11,6 +11,7 @@ from start import Start
 from vocabulary import (
     Advantage,
     B,
+    Embedded,
     InputIds,
     PolicyForward,
     PpoRows,
@@ -20,9 +21,12 @@ from vocabulary import (
     T,
     TokenRewards,
     TokenScores,
+    Torch,
     TrainRows,
     TrajectoryUid,
     Uid,
+    dataset,
+    dispatch,
     exact_match,
     form_batch,
     gae,
@@ -39,7 +43,7 @@ from vocabulary import (
     sync,
 )
 
-from rlflow import Loss, Plan, Record, Tensor, count, f32, i64, operator, pipeline
+from rlflow import Feedback, Loss, Plan, Record, Tensor, count, f32, i64, operator, pipeline
 from rlflow.data.rowplan import plan_rows
 
 TokenCount: TypeAlias = Annotated[Tensor, i64[B], count("tokens")]
@@ -84,7 +88,35 @@ def test_L3_a_count_that_a_loss_reads_is_a_field_that_somebody_writes() -> None:
     assert found.help == "let `TrainRows` inherit from `CountedRows`"
 
 
-# --- mini-batches
+# --- G1: a group of one
+ESTIMATORS = {"grpo": grpo, "rloo": rloo}
+
+
+def _answers_a_prompt(n: int, estimator: str) -> None:
+    actor, engine = Torch("actor"), Embedded("engine")
+    policy = Feedback("policy", init=actor.load())
+    prompt = dispatch(dataset("train.parquet"), n=n)
+    ready = form_batch(engine.rollout(policy.served, prompt), prompts=64)
+    score = exact_match(ready.response_text, ready.answer, ready.response_mask)
+    advantages = ESTIMATORS[estimator](shaping(score.token_level_scores), ready.response_mask, ready.uid).advantages
+    old = actor.log_probs(policy.current, ready.input_ids, ready.response_mask)
+    rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=advantages)
+    micro = micro_pack(shard(rows, on=actor), max_tokens=4096)
+    policy.close(sync(actor.train(policy.move, micro.loss(ppo_clip())), engine))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_G1_a_group_of_one_has_nobody_to_be_compared_with(estimator: str) -> None:
+    """One answer a prompt: its mean is itself and its deviation not a number, so the run trained nothing, or NaN, to its end."""
+    found = refused(_answers_a_prompt, n=1, estimator=estimator)
+    assert found.code == "RLF512"
+    assert written(found).startswith("ESTIMATORS[estimator](")
+    assert found.message == f"`{estimator}` compares the members of a group, and a group is 1 trajectory"
+    assert "every advantage is 0, and nothing trains" in found.notes[0]
+    assert accepted(_answers_a_prompt, n=2, estimator=estimator)
+
+
+# --- G10: mini-batches
 def _steps_from_rows(s: Start) -> None:
     s.finish(s.rows(), multiple=len(s.ready.input_ids) // 2)
 
@@ -108,7 +140,7 @@ def test_G10_steps_are_the_mini_batches_asked_for_whatever_the_prompts_yield() -
     assert len(plan.micros(0)) == 2
 
 
-# --- filters
+# --- G13: filters
 class Scored(Record):
     input_ids: InputIds
     response_mask: ResponseMask
@@ -141,7 +173,7 @@ def test_G13_the_penalty_may_be_trained_on() -> None:
     assert accepted(_filtered_by, which="raw")
 
 
-# --- fragments
+# --- G15: fragments
 RowReward: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
 
 
@@ -184,7 +216,7 @@ def test_G15_lists_of_lists_are_no_field() -> None:
     assert found.message == "parameter `fragments` of `judge_fragments` has no field type"
 
 
-# --- new estimators and losses
+# --- G22: new estimators and losses
 class DecoupledRows(PpoRows):
     rollout_log_probs: RolloutLogProbs
 
