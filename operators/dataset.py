@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from rlflow import fresh, operator
+from rlflow import State, fresh, operator
 from rlflow.errors import DataError
 
 from .encoding import encode
@@ -36,9 +36,11 @@ SHIPPED = Path(__file__).resolve().parents[1] / "pipelines" / "data"
 Split = Literal["train", "test"]
 
 
-@operator(per="row", sizes={P: fresh(), Q: fresh()})
+@operator(per="row", sizes={P: fresh(), Q: fresh()}, state=(State("position", 8, in_checkpoint=False),))
 def dataset(path: str, *, split: Split = "train", tokenizer: str, limit: int | None = None) -> Prompts:
     """The rows of one split, in the order of the file; `uid` counts them from 0.
+
+    Its position is how many prompts were drawn: epoch and order follow from it and from the seed of the run, which shuffles each epoch.
 
     path: a parquet file; a relative one is looked for in the current folder, then among the shipped data sets.
     tokenizer: "tiny", or a checkpoint folder with a tokenizer.json.  limit: only the first rows.

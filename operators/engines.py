@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, Weights, Worker, fresh, operator
+from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, State, Weights, Worker, dims, fresh, operator
 from rlflow.errors import EngineError
 from rlflow.measure import note
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from rlflow.engines.rollout import Generation, HttpRolloutClient, SamplingParams
     from rlflow.engines.train.torch import TorchEngine
 
+N, DP, KV = dims("N DP KV")  # parameters, data-parallel ranks, bytes of keys and values
+
 _log = logging.getLogger(__name__)
 
 OF_PROMPT = {name: f"prompts.{name}" for name in ("uid", "traj_uid", "answer")}  # what a row keeps of its prompt, whoever samples
@@ -62,6 +64,8 @@ class Embedded(Worker):
     most likely tokens that hold this much; the log-probs recorded are those before that cut, as SGLang gives them.
     capacity: trajectories at once. threads: of torch in the server.
     """
+
+    state = (State("replica", 4 * N, in_checkpoint=False), State("kv_cache", KV, in_checkpoint=False))  # by sync, and by sampling
 
     def __init__(
         self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: TokenCount = 16,
@@ -255,6 +259,14 @@ class _Trainer(Worker):
     """
 
     kind = "policy"
+    state = (
+        State("weights", 4 * N),
+        State("optimizer", 8 * N, trained=True),  # two moments of each parameter
+        State("rng", 5056 * DP, trained=True),  # torch's generator, one a rank
+        State("steps", 8, trained=True),  # of the optimizer: the learning rate follows them
+        State("version", 8, trained=True),
+        State("published", 4 * N, in_checkpoint=False, trained=True),  # a copy, for a sync that is repeated meanwhile
+    )
 
     def __init__(
         self,
@@ -299,8 +311,11 @@ class _Trainer(Worker):
     def close(self) -> None:
         self.engine.close()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> Collection[str]:
+        from rlflow.engines.train import checkpoint
+
         self.engine.save(path)
+        return checkpoint.contents(path)
 
     def published(self, version: int, bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
         """The weights of `version`, in buckets. They are kept until the next version is trained, so a sync can be repeated.

@@ -19,7 +19,6 @@ import math
 import pickle
 import queue
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -33,7 +32,7 @@ from rlflow.errors import DataError, WaitTimeout
 from .judging_pool import START_S, Key, Outcome, Reason, Verdict, Wrong, discard, name_of, pool_of, score
 from .verifiers import Verifier
 
-__all__ = ["MEMORY_BYTES", "Reason", "Verdict", "failure_counts", "name_of", "score_texts"]
+__all__ = ["MEMORY_BYTES", "Reason", "Verdict", "name_of", "score_texts"]
 
 CHUNK_ROWS = 64  # rows in one message to a process
 RESTART_S = 10.0  # a process that replaces a killed one may take this long
@@ -44,7 +43,6 @@ MEMORY_BYTES = 4 << 30  # address space of a judging process
 
 BROKEN = (BrokenProcessPool, RuntimeError)  # RuntimeError: pebble takes no work for a pool that broke before
 
-_failures: Counter[str] = Counter()
 _slots: dict[Key, queue.LifoQueue[Key]] = {}  # of each pool, the processes for suspects that are free now
 _slots_lock = threading.Lock()
 
@@ -69,15 +67,7 @@ def score_texts(
         raise DataError(f"{len(texts)} texts but {len(answers)} answers; give one answer a text")
     if timeout_s <= 0 or workers < 1:
         raise DataError(f"timeout_s={timeout_s}, workers={workers}: both must be positive")
-    batch = _Batch(verifier, list(zip(texts, answers, strict=True)), timeout_s, Key(_by_name(verifier), workers, memory_bytes))
-    verdicts = batch.run()
-    _failures.update(verdict.reason for verdict in verdicts if verdict.failed)
-    return verdicts
-
-
-def failure_counts() -> dict[str, int]:
-    """Rows judged by this process that failed so far, by reason."""
-    return dict(_failures)
+    return _Batch(verifier, list(zip(texts, answers, strict=True)), timeout_s, Key(_by_name(verifier), workers, memory_bytes)).run()
 
 
 def _by_name(verifier: Verifier) -> bytes:

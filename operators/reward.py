@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from rlflow import Tensor, operator
+from rlflow import State, Tensor, operator
 from rlflow.errors import DataError, OperatorError
 from rlflow.extras import require
 from rlflow.measure import note
@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 HOPELESS = 4  # rows in a row: one bad row alone, as in a reward of single trajectories, does not condemn a verifier
 _failed_in_a_row: Counter[str] = Counter()  # by verifier; over calls, as a call may hold a single row
+FAILED = (State("failed_in_a_row", 8, in_checkpoint=False),)
 
 
 class RewardFn(Protocol):
@@ -52,7 +53,7 @@ class RewardFn(Protocol):
     def __call__(self, response_text: ResponseText, answer: Answer, response_mask: ResponseMask) -> Scores: ...
 
 
-@operator(per="row")
+@operator(per="row", state=FAILED)
 def exact_match(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
@@ -60,7 +61,7 @@ def exact_match(
     return verify(verifiers.exact_match, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
-@operator(per="row")
+@operator(per="row", state=FAILED)
 def integer_match(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
@@ -68,7 +69,7 @@ def integer_match(
     return verify(verifiers.first_integer, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
-@operator(per="row")
+@operator(per="row", state=FAILED)
 def number_match(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
@@ -76,7 +77,7 @@ def number_match(
     return verify(verifiers.last_number, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
-@operator(per="row")
+@operator(per="row", state=FAILED)
 def math_reward(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
@@ -85,7 +86,7 @@ def math_reward(
     return verify(verifiers.math_verify, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
-@operator(per="row")
+@operator(per="row", state=FAILED)
 def reasoning_gym_reward(
     response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:

@@ -32,3 +32,9 @@ class ColumnBytes:
             width = DTYPES[spec.dtype].size
             self._known[key] = prod(spec.shape, start=Dim.letter(f"text({name})") if width is None else Dim.of(width))
         return self._known[key]
+
+
+def row_bytes(spec: Spec) -> Dim | None:
+    """Of one row at its own length, S its tokens; None for text, which is as long as it is."""
+    width = DTYPES[spec.dtype].size
+    return None if width is None else prod(spec.shape[1:], start=Dim.of(width))

@@ -19,6 +19,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "place": ("site", "ranks", "sleeps"),
     "drops": ("last_by_worker", "frees", "filtered"),
     "peak": ("live_bytes",),
+    "transport": ("edges", "fused", "state"),
 }
 NODES = ("failed", "needed", "from_forward", "dropped", "site", "frees", "filtered", "live_bytes")
 KEYS = {"gaps": "feedbacks", "ranks": "workers"} | dict.fromkeys(NODES, "nodes")  # of a table, where they are not fields

@@ -7,6 +7,7 @@
     place     site, ranks, sleeps
     drops     last_by_worker, frees, filtered
     peak      live_bytes
+    transport edges, fused, state
 
 A field without a spec is poisoned: something before it was refused, so nothing about it is news.
 """
@@ -57,6 +58,28 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return {"stream": "the stream", "batch": "the whole batch", "shard": "one DP shard", "micro": "one micro-batch"}[self.scope]
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that lives across steps. bytes: of one copy, in letters like N_actor, the parameters of `actor`."""
+
+    name: str
+    owner: str  # worker, operator, feedback, or the controller
+    bytes: Dim
+    in_checkpoint: bool
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """What crosses from one process to another in a step. Bytes count no text."""
+
+    sender: str
+    receiver: str
+    keyed: tuple[int, ...] = ()  # fields, by key: columns in the pool
+    text: tuple[int, ...] = ()  # those of them that are text
+    inline: tuple[str, ...] = ()  # what the messages hold themselves
+    weights: tuple[int, ...] = ()  # feedbacks: version k + 1
+    row_bytes: Dim = Dim.of(0)  # of the fields by key, a row at its own length
+    step_bytes: Dim = Dim.of(0)  # of everything
 
 
 class Shift(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +140,9 @@ class Facts(msgspec.Struct, kw_only=True):
     frees: dict[int, tuple[int, ...]] = {}  # node -> fields, where they are made, that nobody reads after it
     filtered: dict[int, tuple[int, ...]] = {}  # filter -> fields, where they are made, whose dropped rows are freed at it
     live_bytes: dict[int, dict[str, Dim]] = {}  # node -> the pool and the process that runs it -> bytes that they hold meanwhile
+    edges: tuple[Edge, ...] = ()
+    fused: tuple[tuple[int, ...], ...] = ()  # row operators that are one index plan
+    state: tuple[Kept, ...] = ()  # all that lives across steps
 
     def letter(self, name: str) -> Dim:
         """A new size of the graph: B, then B2, B3 ..."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..language import state
 from ..language.config import NotConfig, to_config
 from ..language.diagnostic import Diagnostic
 from ..language.dims import Dim, Fresh
 from ..language.loss import Loss, forward_of, reads_of, rows_of
 from ..language.operator import Declaration
 from ..language.trace import Trace, TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
-from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Replaced, Result, Size, Use, WeightsUse, Worker
+from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Replaced, Result, Size, State, Use, WeightsUse, Worker
 from .suppress import ignores
 
 
@@ -97,6 +98,7 @@ def _node(trace: Trace, traced: TracedNode, found: list[Diagnostic]) -> Node:
         corrects=declaration.corrects if declaration else (),
         copies=dict(declaration.copies) if declaration else {},
         sink=bool(declaration and declaration.sink),
+        state=_state(declaration.state) if declaration else (),
         worker=next((w.id for w in trace.workers if w.worker is traced.worker), None),
         params=traced.config,
         records={name: _class_ref(cls) for name, cls in traced.records.items()},
@@ -111,6 +113,10 @@ def _node(trace: Trace, traced: TracedNode, found: list[Diagnostic]) -> Node:
         via=traced.via,
         failed=traced.failed,
     )
+
+
+def _state(declared: tuple[state.State, ...]) -> tuple[State, ...]:
+    return tuple(State(name=s.name, bytes=Dim.of(s.bytes), in_checkpoint=s.in_checkpoint, trained=s.trained) for s in declared)
 
 
 def _result(result: dict[str, Any]) -> Result:
@@ -167,6 +173,7 @@ def _worker(trace: Trace, traced: TracedWorker, found: list[Diagnostic]) -> Work
         cp_size=worker.cp_size,
         devices=trace.devices_of(traced),
         temperature=float(worker.temperature),
+        state=_state(type(worker).state),
         top_p=float(worker.top_p),
         at=traced.call.place,
     )

@@ -40,6 +40,7 @@ __all__ = [
     "Role",
     "Size",
     "Spec",
+    "State",
     "Use",
     "WeightsUse",
     "Worker",
@@ -123,6 +124,15 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     at_most: Dim | None = None
 
 
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker or an operator declares to keep across steps. bytes: in letters of its owner."""
+
+    name: str
+    bytes: Dim
+    in_checkpoint: bool
+    trained: bool
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The form of what a node returns."""
 
@@ -150,6 +160,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     corrects: tuple[str, ...]
     copies: dict[str, str]  # field of the result -> the parameter that it repeats
     sink: bool
+    state: tuple[State, ...]
     worker: int | None
     params: dict[str, Any]  # configuration only, as to_config gives it; defaults included
     records: dict[str, str]  # parameter -> class of the record it was given
@@ -193,6 +204,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     devices: int | None  # None: CPU processes of its own
     temperature: float
     top_p: float
+    state: tuple[State, ...]
     at: Place
 
     @property

@@ -5,9 +5,10 @@ infer     dtype, shape, role and rows of every field; what log-probs are of
 version   which version of which feedback every field depends on
 live      which calls and fields the next step depends on; which are dropped, and why
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide
-place     which process runs a call, on which devices
+place     which process runs a call, on which devices; who sleeps when
 drops     where each column is read last, and freed
 peak      bytes that are held while each call runs
+transport what crosses from process to process; which row plans are one; what lives across steps
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from .order import order
 from .own import own
 from .peak import peak
 from .place import place
+from .transport import transport
 from .version import version
 
 Pass = Callable[[Graph, Facts], list[Diagnostic]]
 
-PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place, drops, peak)
+PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place, drops, peak, transport)

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
-from ..compile.ir import Field, Node, Worker
+from ..compile.ir import Field, Node, Use, Worker
 from ..compile.plan import Plan
+from ..compile.transport import handed
 from ..data.column import Column
 from ..errors import UsageError
 from ..language.body import has_body, place_of
@@ -34,6 +35,7 @@ class GraphView:
         _ = (self.form, self.dispatch, self.source, self.sampler, self.tokens)
         self._check_engine()
         self._check_workers()
+        self._check_state()
         self._check_stream()
         for node in self.batch:
             scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
@@ -73,6 +75,20 @@ class GraphView:
                     "leave that out to run here (check, explain and graph work with it)"
                 )
 
+    def _check_state(self) -> None:
+        """Checkpoints are written by workers."""
+        for node in self.needed:
+            kept = next((one.name for one in node.state if one.in_checkpoint), None)
+            if kept is not None:
+                raise UsageError(
+                    f"`{node.name}` declares `{kept}` as part of the checkpoint, and a run saves what workers keep: "
+                    "keep it on a worker, or declare it with in_checkpoint=False, to begin anew"
+                )
+
+    def saved(self, worker: str) -> frozenset[str]:
+        """What a worker writes into a checkpoint, by name."""
+        return frozenset(kept.name for kept in self.facts.state if kept.owner == worker and kept.in_checkpoint)
+
     def _check_stream(self) -> None:
         """A trajectory is finished before its group is looked at."""
         groups = {node.id: node for node in self.hops}
@@ -96,8 +112,13 @@ class GraphView:
         return {field: columns[origin] for field, origin in origins.items() if origin in columns}
 
     def writers(self, node: Node) -> set[int]:
-        """The nodes whose columns `node` is handed: those of fields that nobody reads, and those that made them, may be dropped."""
-        return {self.graph.origin(use.field).node for use in node.uses if use.field in self.facts.read}
+        """The nodes whose columns `node` is handed."""
+        return {self.graph.origin(use.field).node for use in self.handed[node.id]}
+
+    @cached_property
+    def handed(self) -> dict[int, tuple[Use, ...]]:
+        """What each call is brought: the fields that it reads."""
+        return {node.id: handed(self.graph, self.facts, node) for node in self.needed}
 
     def _behind(self, node: Node) -> set[int]:
         """Every node that this one depends on, itself included."""
@@ -222,8 +243,8 @@ class GraphView:
     def crossing(self) -> frozenset[int]:
         """Fields of the stream that an operator elsewhere reads."""
         stream = {node.id for node in self.stream}
-        later = [node for node in self.needed if node.id not in stream and node not in self.sinks]
-        read = {self.graph.origin(use.field) for node in later for use in node.uses if use.read}
+        later = [*self.hops, *self.batch]
+        read = {self.graph.origin(use.field) for node in later for use in self.handed[node.id]}
         return frozenset(field.id for field in read if field.node in stream)
 
     @cached_property

@@ -207,13 +207,13 @@ def block_of(columns: Columns) -> Block:
 
 def fetch(view: GraphView, node: Node, source: Source, pool: Pool) -> dict[int, Column]:
     """The columns that `node` reads of one producer, by the field it knows them as; only its rows, pad rows made."""
-    origins = {use.field: view.graph.origin(use.field).id for use in node.uses}
+    wanted = {use.field: view.graph.origin(use.field).id for use in view.handed[node.id]}
     blocks = [pool.view(key) for key in source.keys]
-    here = [i for i in dict.fromkeys(origins.values()) if str(i) in blocks[0].columns]
+    here = [i for i in dict.fromkeys(wanted.values()) if str(i) in blocks[0].columns]
     columns = {i: Column.concat([block[str(i)] for block in blocks]) for i in here}
     if source.take is not None:
         columns = _take(view, columns, np.array(source.take, np.int64))
-    return {field: columns[i] for field, i in origins.items() if i in columns}
+    return {field: columns[origin] for field, origin in wanted.items() if origin in columns}
 
 
 def _take(view: GraphView, columns: dict[int, Column], index: Any) -> dict[int, Column]:

@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..compile.plan import Plan
 from ..data.pool.shm import ShmPool
-from ..errors import RlflowError
+from ..errors import EngineError, RlflowError
 from ..language.worker import Site, Worker
 from ..modules import import_user_modules, make_worker
 from ..process import die_with_parent
@@ -99,7 +100,7 @@ class _Process:
 
     def _save(self, save: Save) -> Done:
         assert self.own is not None
-        self.own.save(Path(save.path))
+        refuse_undeclared(self.own.name, self.own.save(Path(save.path)), self.view.saved(self.own.name))
         return Done(save.id)
 
     def _call(self, call: Call) -> Done:
@@ -128,6 +129,15 @@ class _Process:
             self.own.close()
         self.pool.close()
         self.channel.close()
+
+
+def refuse_undeclared(worker: str, wrote: Collection[str], declared: Collection[str]) -> None:
+    """Raises EngineError unless a checkpoint holds exactly what its worker declares: what is forgotten is found now, not by a resume."""
+    extra, missing = sorted(set(wrote) - set(declared)), sorted(set(declared) - set(wrote))
+    if extra or missing:
+        said = [f"wrote {', '.join(extra)}, which it does not declare"] if extra else []
+        said += [f"did not write {', '.join(missing)}, which it declares"] if missing else []
+        raise EngineError(f"the checkpoint of `{worker}` {' and '.join(said)}: `state` of its class says what `save` writes")
 
 
 if __name__ == "__main__":

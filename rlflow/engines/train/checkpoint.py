@@ -25,10 +25,11 @@ from torch import Tensor
 
 from rlflow.errors import EngineError
 
-__all__ = ["FORMAT", "copy_tokenizer", "read", "recover", "write"]
+__all__ = ["FORMAT", "contents", "copy_tokenizer", "read", "recover", "write"]
 
 FORMAT = 1
 TRAINER, STATE = "trainer", "trainer/state.json"
+DESCRIPTION = {"format", "files", "kind", "dp_size"}  # of the checkpoint itself: no state
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
     "vocab.json", "merges.txt", "tokenizer.model",
@@ -57,6 +58,13 @@ def write(path: Path, save_model: Callable[[Path], None], tensors: dict[str, dic
         shutil.rmtree(building, ignore_errors=True)
         recover(path)
         raise EngineError(f"the checkpoint {path} was not written ({error}); what was there before is unchanged") from error
+
+
+def contents(path: Path) -> tuple[str, ...]:
+    """What a checkpoint holds, by name, read off its files: "weights", then the stems of `trainer` and the numbers of state.json."""
+    model = ("weights",) if any(path.glob("model*.safetensors")) else ()
+    numbers = json.loads((path / STATE).read_text()).keys() - DESCRIPTION
+    return *model, *sorted(file.stem for file in (path / TRAINER).glob("*.safetensors")), *sorted(numbers)
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

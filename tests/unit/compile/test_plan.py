@@ -178,7 +178,8 @@ def test_a_pipeline_inside_another_is_refused() -> None:
 
 
 def test_every_pass_is_timed() -> None:
-    assert list(penalised().timings_ms) == ["trace", "freeze", "own", "infer", "version", "live", "order", "place", "drops", "peak"]
+    timed = ["trace", "freeze", "own", "infer", "version", "live", "order", "place", "drops", "peak", "transport"]
+    assert list(penalised().timings_ms) == timed
 
 
 def test_every_pass_can_be_dumped() -> None:

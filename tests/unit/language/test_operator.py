@@ -122,7 +122,7 @@ def test_everything_raised_is_of_one_tree() -> None:
 
 def test_the_front_door_is_this_list() -> None:
     users_import = """
-        operator pipeline Worker Devices Site Feedback Record RowsT Micro Objective Loss Weights
+        operator pipeline Worker Devices Site State Feedback Record RowsT Micro Objective Loss Weights
         Frozen Current Served Move Next dims fresh roles absent f32 f16 bf16 i64 i32 i16 flag text Tensor Plan CheckFailed Diagnostic
             Difference count
     """

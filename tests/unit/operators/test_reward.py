@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from operators import verifiers
-from operators.judging import Verdict, _Patience, failure_counts, score_texts
+from operators.judging import Verdict, _Patience, score_texts
 from operators.reward import exact_match, length_penalty, math_reward, reasoning_gym_reward, shape_rewards, verify
 from rlflow.errors import DataError, OperatorError
 from rlflow.measure import collected
@@ -172,12 +172,6 @@ def test_slow_rows_that_are_in_time_one_by_one_all_score() -> None:
     assert by_word(["slow"] * 8) == [(1.0, "")] * 8  # 4 rows of 0.4 s a process: the chunk is over the limit of a row
 
 
-def test_failures_are_counted_by_reason() -> None:
-    before = failure_counts().get("error", 0)
-    by_word(["raise", "1", "raise"])
-    assert failure_counts()["error"] == before + 2
-
-
 def test_the_reason_says_what_was_raised() -> None:
     (verdict,) = score_texts(judging_cases.by_word, ["raise"], ["7"])
     assert verdict.detail == "ValueError: no 7"
@@ -295,10 +289,10 @@ def test_partial_credit_is_a_score_but_not_correct() -> None:
 
 
 def test_math_reward_runs_under_our_limit() -> None:
-    before = failure_counts().get("timeout", 0)
+    collected()
     scores = math_reward(["it is 0.5", "9^9^9^9"], ["1/2", "3"], torch.tensor([[True], [True]]), timeout_s=2.0)
     assert scores.token_level_scores.flatten().tolist() == [1.0, 0.0]
-    assert failure_counts()["timeout"] == before + 1
+    assert collected() == {"failed/timeout": 1.0}
 
 
 def test_a_failed_row_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
