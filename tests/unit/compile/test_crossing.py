@@ -42,7 +42,7 @@ def test_pad_rows_do_not_cross() -> None:
 
 
 def test_rows_of_trees_are_as_many_as_the_run_finds() -> None:
-    assert edge(filtered(tree=True), "engine.rollout", "actor").step_bytes.letters == {"K", "S"}
+    assert edge(filtered(tree=True), "engine.rollout", "actor").step_bytes.letters > {"S"}  # a letter of the rows
 
 
 def test_ranks_are_processes() -> None:
