@@ -1,6 +1,6 @@
 """Every code, once, with its title; its page is tests/messages/RLFnnn.md, and `rlflow explain RLF202` prints that.
 
-0xx build and names · 1xx dtype, shape, role, rows · 2xx ownership, lifetime · 3xx cycles, versions · 4xx placement · 5xx row discipline
+0xx build and names · 1xx dtype, shape, role · 2xx ownership, lifetime · 3xx cycles, versions · 4xx placement · 5xx row discipline
 A page says why the fault is bad in RL, and holds bad programs, their exact messages and the programs repaired.
 """
 
@@ -25,7 +25,7 @@ CODES: dict[str, str] = {
     "RLF015": "a number that counts nothing",
     "RLF016": "a count of something else",
     "RLF017": "a comment that suppresses nothing (a warning)",
-    # --- dtype, shape, role, rows
+    # --- dtype, shape, role
     "RLF101": "wrong dtype",
     "RLF102": "wrong number of axes",
     "RLF103": "wrong size",
@@ -34,8 +34,6 @@ CODES: dict[str, str] = {
     "RLF122": "two arguments look swapped",
     "RLF123": "log-probs of two distributions meet",
     "RLF124": "log-probs of another policy",
-    "RLF131": "the whole batch meets a part of it",
-    "RLF132": "the stream meets the batch",
     # --- ownership and lifetime
     "RLF201": "two writers",
     "RLF202": "weights are read after they were moved",
@@ -60,9 +58,7 @@ CODES: dict[str, str] = {
     "RLF511": "mini-batches dealt and cut in different numbers",
     "RLF512": "a group of one",
     "RLF520": "unrelated rows",
-    "RLF521": "a field did not pass the filter",
-    "RLF522": "another order of rows",
-    "RLF523": "pad rows are missing",
+    "RLF521": "a field did not go through a row operator",
     "RLF524": "statistics over pad rows",
 }
 

@@ -179,14 +179,7 @@ class Rows:
             rows = rows.parent
 
 
-PARTED = {  # how the rows of two fields parted → the code
-    "form": "RLF132",
-    "filter": "RLF521",
-    "permute": "RLF522",
-    "pad": "RLF523",
-    "shard": "RLF131",
-    "pack": "RLF131",
-}
+ROW_OPERATORS = ("form", "filter", "permute", "pad", "shard", "pack")
 
 
 def parted(one: Rows, two: Rows) -> str:
@@ -194,7 +187,7 @@ def parted(one: Rows, two: Rows) -> str:
     for old, new in ((one, two), (two, one)):
         chain = list(new.lineage())
         if old in chain:
-            return PARTED.get(chain[chain.index(old) - 1].how, "RLF520")
+            return "RLF521" if chain[chain.index(old) - 1].how in ROW_OPERATORS else "RLF520"
     return "RLF520"
 
 

@@ -229,7 +229,7 @@ def test_D12_a_field_that_was_not_padded_does_not_meet_rows_that_were() -> None:
         s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(decoupled_clip())), s.engine))
 
     found = refused(loop)
-    assert (found.code, written(found)) == ("RLF523", "s.ready.rollout_log_probs")
+    assert (found.code, written(found)) == ("RLF521", "s.ready.rollout_log_probs")
     assert found.message == "`rollout_log_probs` lacks the pad rows of `old_log_probs` in `DecoupledRows`"
     assert found.help == "put `rollout_log_probs` in the record that `pad` pads, and read it from its result"
 

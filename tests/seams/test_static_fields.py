@@ -163,7 +163,7 @@ def test_S17_rewards_of_the_whole_batch_do_not_pair_with_the_rows_of_a_rank() ->
         s.policy.close(sync(s.actor.train(s.policy.move, micro_pack(rows, max_tokens=4096).loss(ppo_clip())), s.engine))
 
     found = refused(loop)
-    assert (found.code, written(found)) == ("RLF131", "s.rewards")
+    assert (found.code, written(found)) == ("RLF521", "s.rewards")
     assert found.message == "`shaping` covers the whole batch, `advantages` only one DP shard in `weigh`"
     assert found.help == "put `shaping` in the record that `shard` cuts, and read it from its result"
 
@@ -185,7 +185,7 @@ def test_S17_rewards_in_the_old_order_do_not_pair_with_reordered_rows() -> None:
         s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(ppo_clip())), s.engine))
 
     found = refused(loop)
-    assert (found.code, written(found)) == ("RLF522", "s.rewards")
+    assert (found.code, written(found)) == ("RLF521", "s.rewards")
     assert found.notes == ("`rebalance` reordered the rows; sizes agree, so nothing would have crashed",)
 
 

@@ -132,7 +132,7 @@ def test_the_facts_along_a_whole_loop() -> None:
         (lambda s, rows: rebalance(shuffle(shuffle(rows, seed=1), seed=2), pieces=4), []),
         (lambda s, rows: shuffle(rebalance(rows, pieces=4), seed=1), ["RLF502"]),
         (lambda s, rows: pad(drop_long(rows, s.ready.response_mask), multiple=2), []),
-        (lambda s, rows: drop_long(pad(rows, multiple=2), s.ready.response_mask), ["RLF523"]),
+        (lambda s, rows: drop_long(pad(rows, multiple=2), s.ready.response_mask), ["RLF521"]),
         (lambda s, rows: drop_long(padded := pad(rows, multiple=2), padded.response_mask), ["RLF502"]),
         (lambda s, rows: drop_long(dealt := rebalance(rows, pieces=4), dealt.response_mask), ["RLF502"]),
         (lambda s, rows: drop_long(cut := shard(rows, on=s.actor), cut.response_mask), ["RLF502"]),
