@@ -1,15 +1,18 @@
-"""One batch, from its rows to trained weights: who is called with which rows, and what may be freed when.
+"""One batch, from its rows to trained weights: who is called with which rows, and which blocks are freed when.
 
 Each node waits for the nodes whose fields it is handed and for the node before it on the same worker, nothing else: rewards and
 advantages on the host overlap with old log-probs on the actor. The controller moves keys and row numbers only.
+
+    call ──▶ block: put ──▶ read, read ... ──▶ the last of its readers has returned: freed
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -34,14 +37,20 @@ class Made:
 class BatchResult:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    answers: list[Done] = field(default_factory=list)  # with the blocks that were made on the way
+
+
+class Books(Protocol):
+    """Who is told of the blocks that are made on the way, and frees them."""
+
+    def put(self, done: Done) -> None: ...
+    def free(self, keys: Iterable[Key]) -> None: ...
 
 
 class BatchScope:
     """Runs the batch scope of the plan on the rows of one batch, ordered (uid, traj_uid, leaf).
 
-    hops: blocks of the operators of whole groups before boarding, by node, in the order of the groups. seed: of the run; each batch deals
-    its groups to mini-batches by its own. timeout: of each call, in seconds.
+    hops: blocks of the operators of whole groups before boarding, by node, in the order of the groups. Like the rows, they are freed by
+    whoever holds them. seed: of the run; each batch deals its groups to mini-batches by its own. timeout: of each call, in seconds.
     """
 
     def __init__(
@@ -51,11 +60,12 @@ class BatchScope:
         batch: int,
         landed: Sequence[Landed],
         hops: Mapping[int, tuple[Key, ...]],
+        books: Books,
         *,
         seed: int,
         timeout: float,
     ) -> None:
-        self.view, self.caller, self.batch, self.timeout = view, caller, batch, timeout
+        self.view, self.caller, self.batch, self.books, self.timeout = view, caller, batch, books, timeout
         base = view.facts.rows[view.form.outs[0]]
         uid = np.repeat([t.uid for t in landed], [len(t.lengths) for t in landed])
         lengths = np.array([n for t in landed for n in t.lengths], np.int64)
@@ -64,6 +74,7 @@ class BatchScope:
         blocks = tuple(t.key for t in landed)
         self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
         self.result = BatchResult()
+        self._readers = {writer.id: {node.id for node in view.batch if writer.id in view.writers(node)} for writer in view.batch}
 
     async def run(self) -> BatchResult:
         """Raises an ExceptionGroup of what the first failing operator raised; other operators are cancelled."""
@@ -84,9 +95,18 @@ class BatchScope:
         start = time.monotonic()
         answers, numbers = await (self._train(node) if node.losses else self._whole(node))
         self.result.seconds[node.name] = time.monotonic() - start
-        self.result.answers += answers
+        for done in answers:
+            self.books.put(done)
+        self._has_read(node)
         for name, value in numbers.items():
             self.result.metrics[name if "/" in name else f"{node.name}/{name}"] = value
+
+    def _has_read(self, node: Node) -> None:
+        """What this was the last one to read is freed, and what it made for nobody."""
+        for writer in (self.view.writers(node) & self._readers.keys()) | {node.id}:
+            self._readers[writer].discard(node.id)
+            if not self._readers[writer] and writer in self.made:
+                self.books.free(self.made.pop(writer).keys)
 
     async def _whole(self, node: Node) -> tuple[list[Done], dict[str, float]]:
         """All rows of the batch: split over the ranks where an operator looks at single rows, else on one."""

@@ -93,7 +93,7 @@ class Loop:
             case ev.Abort(trajectory):
                 if trajectory not in self._ready:
                     self._aborted.add(trajectory)
-                self._free(self._ready.forget(trajectory))
+                self.free(self._ready.forget(trajectory))
             case ev.Run():
                 self._spawn(self._hop(action))
             case ev.Train():
@@ -105,7 +105,7 @@ class Loop:
             case ev.Save():
                 self._spawn(self._save(action))
             case ev.Drop(group, reason, detail):
-                self._free(self._ready.forget_groups([group.uid]))
+                self.free(self._ready.forget_groups([group.uid]))
                 self.report.dropped(group.uid, reason, detail)
             case ev.Arm(name, seconds):
                 self._timers[name] = asyncio.get_running_loop().call_later(seconds, self.tell, ev.Timeout(name))
@@ -188,10 +188,10 @@ class Loop:
 
     def _land(self, trajectory: TrajectoryId, done: Done) -> None:
         assert done.key is not None
-        self.report.put(done)
+        self.put(done)
         if trajectory in self._aborted:
             self._aborted.discard(trajectory)
-            self._free([done.key])
+            self.free([done.key])
             return
         self._ready.land(trajectory, Landed(trajectory.uid, done.key, done.lengths, done.metrics))
         self.tell(ev.Landed(trajectory, len(done.lengths), tuple(Span(*span) for span in done.spans)))
@@ -225,11 +225,11 @@ class Loop:
         """The block of an operator of a whole group; nobody reads it if the group was dropped while the operator ran."""
         if done.key is None:
             return
-        self.report.put(done)
+        self.put(done)
         if self._ready.group(uid):
             self._ready.put(uid, node, done.key)
         else:
-            self._free([done.key])
+            self.free([done.key])
 
     # --- the batch ----------------------------------------------------------------------------------------------------------------
     async def _train(self, action: ev.Train) -> None:
@@ -237,7 +237,7 @@ class Loop:
         made = [self._ready.made(uid) for uid in action.groups]
         hops = {node: tuple(of[node] for of in made) for node in made[0]}
         timeout = self._seconds("train step")
-        scope = BatchScope(self.view, self.caller, action.batch.batch, landed, hops, seed=self.seed, timeout=timeout)
+        scope = BatchScope(self.view, self.caller, action.batch.batch, landed, hops, self, seed=self.seed, timeout=timeout)
         try:
             result = await scope.run()
         except ExceptionGroup as errors:
@@ -245,10 +245,7 @@ class Loop:
                 raise
             self.tell(ev.TrainFailed(action.batch, str(error)))
             return
-        for done in result.answers:
-            self.report.put(done)
-        self._free(key for done in result.answers if (key := done.key) is not None)
-        self._free(self._ready.forget_groups(action.groups))
+        self.free(self._ready.forget_groups(action.groups))
         self.report.trained(action.batch.batch, self.state, landed, result, time.monotonic() - start)
         self.tell(ev.Trained(action.batch))
 
@@ -262,7 +259,12 @@ class Loop:
             self.report.took("save", time.monotonic() - start)
             self.tell(ev.Saved(action.batch))
 
-    def _free(self, keys: Iterable[Key]) -> None:
+    # --- blocks -------------------------------------------------------------------------------------------------------------------
+    def put(self, done: Done) -> None:
+        """A call has left a block in the pool."""
+        self.report.put(done)
+
+    def free(self, keys: Iterable[Key]) -> None:
         """Their blocks will not be read again."""
         freed = tuple(keys)
         self.report.freed(freed)

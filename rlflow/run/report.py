@@ -37,7 +37,7 @@ class Report:
     def __init__(self, view: GraphView, run_dir: RunDir, screen: View, peers: Mapping[str, Peer]) -> None:
         self.view, self.run_dir, self.screen, self.peers = view, run_dir, screen, peers
         self.started = self._last_step = time.monotonic()
-        self.outstanding = 0  # bytes of blocks that were put and not freed
+        self.outstanding = self.peak = 0  # bytes of blocks that were put and not freed: now, and at most since the last step
         self.last_reward: dict[str, float] = {}
         self._held: set[Key] = set()
         self._metrics: dict[str, float] = {}
@@ -48,6 +48,7 @@ class Report:
         if done.key is not None:
             self._held.add(done.key)
             self.outstanding += done.key.nbytes
+            self.peak = max(self.peak, self.outstanding)
 
     def freed(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -86,9 +87,11 @@ class Report:
             "controller_socket_bytes": crossed - self._socket_bytes,
             "controller_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "pool_bytes": self.outstanding,
+            "pool_peak_bytes": self.peak,
             "metrics": metrics,
         }
         self._last_step, self._socket_bytes, self._metrics, self._seconds = now, crossed, {}, {}
+        self.peak = self.outstanding
         self.run_dir.metric(line)
         self.screen.step(line)
 

@@ -151,8 +151,8 @@ class TorchEngine:
         return policy_forward(self._model, rows, temperature=self._temperature, autocast=self._autocast)
 
     def _here(self, minibatch: Sequence[Any]) -> Sequence[Any]:
-        """The rows on the engine's device; the fields are read as they are."""
-        return minibatch if self._device.type == "cpu" else [_OnDevice(rows, self._device) for rows in minibatch]
+        """The rows on the engine's device, one micro-batch at a time; the fields are read as they are."""
+        return minibatch if self._device.type == "cpu" else OneByOne(minibatch, self._device)
 
     def _rate(self) -> float:
         return learning_rate(self.steps, **self._lr)  # type: ignore[arg-type]
@@ -227,6 +227,19 @@ class TorchEngine:
     def close(self) -> None:
         """Leave the group of ranks. Harmless twice."""
         self._ranks.close()
+
+
+class OneByOne(Sequence[Any]):
+    """Micro-batches that are moved when they are taken: one that is let go of leaves the device before the next one comes."""
+
+    def __init__(self, minibatch: Sequence[Any], device: torch.device) -> None:
+        self._minibatch, self._device = minibatch, device
+
+    def __len__(self) -> int:
+        return len(self._minibatch)
+
+    def __getitem__(self, i: Any) -> Any:
+        return _OnDevice(self._minibatch[i], self._device)
 
 
 class _OnDevice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from small_loop import interpreter_of, small
 
 from rlflow.compile.ir import Node
 from rlflow.data.pool.arena import ShmArena
+from rlflow.data.pool.protocol import Key
 from rlflow.data.pool.shm import ShmPool
 from rlflow.errors import OperatorError
 from rlflow.run.batchscope import BatchResult, BatchScope
@@ -32,6 +33,8 @@ class Here(Caller):
     pool: ShmPool
     calls: list[tuple[str, int, Call]] = field(default_factory=list)
     broken: str = ""
+    made: dict[Key | None, str] = field(default_factory=dict)  # block -> who made it
+    freed: list[tuple[str, int]] = field(default_factory=list)  # whose block, after how many calls
 
     def __post_init__(self) -> None:
         super().__init__({}, self.interpreter.workers, [])
@@ -44,7 +47,16 @@ class Here(Caller):
         columns = {i: c for source in call.sources for i, c in fetch(self.view, node, source, self.pool).items()}
         made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts)
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
-        return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
+        done = Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
+        self.made[done.key] = node.name
+        return done
+
+    def put(self, done: Done) -> None: ...
+
+    def free(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.freed.append((self.made[key], len(self.calls)))
+            self.pool.release([key])
 
 
 @dataclass
@@ -54,7 +66,7 @@ class Case:
 
     def run(self, batch: int = 0) -> BatchResult:
         async def run() -> BatchResult:
-            return await BatchScope(self.here.view, self.here, batch, self.landed, {}, seed=0, timeout=5).run()
+            return await BatchScope(self.here.view, self.here, batch, self.landed, {}, self.here, seed=0, timeout=5).run()
 
         return asyncio.run(run())
 
@@ -141,13 +153,18 @@ def test_no_operator_runs_before_what_it_reads_is_made(pool: ShmPool) -> None:
     assert order[-1] == "actor.train"
 
 
-def test_all_that_was_made_is_told_so_that_it_can_be_freed(pool: ShmPool) -> None:
-    this = case(pool, dp=2)
-    before = pool.stats().keys
-    result = this.run()
-    keys = [answer.key for answer in result.answers if answer.key is not None]
-    assert pool.stats().keys == before + len(keys)
-    pool.release([*keys, *(t.key for t in this.landed)])
+@pytest.mark.parametrize("dp", [1, 2])
+def test_a_block_is_freed_when_the_last_of_its_readers_has_returned(pool: ShmPool, dp: int) -> None:
+    this = case(pool, dp=dp)
+    this.run()
+    assert pool.stats().keys == len(this.landed)  # the rows are freed by those who hold them
+    assert len(this.here.freed) == 3 + dp  # scores, shaped scores, advantages, old log-probs of each rank
+    reading = {node.name: {this.here.view.graph.nodes[w].name for w in this.here.view.writers(node)} for node in this.here.view.batch}
+    for made, at in this.here.freed:
+        called = [name for name, _, _ in this.here.calls]
+        assert all(called.index(name) < at for name, read in reading.items() if made in read)
+    assert [made for made, _ in this.here.freed][-1] in ("grpo", "actor.log_probs")  # what training reads
+    pool.release([t.key for t in this.landed])
     assert pool.stats().bytes == 0
 
 

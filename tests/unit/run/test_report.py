@@ -56,6 +56,8 @@ def test_outstanding_bytes_are_those_put_and_not_freed(report: Report) -> None:
     report.put(Done(2))
     report.freed(KEYS[:2])
     assert report.outstanding == KEYS[2].nbytes
+    assert step_of(report, [], BatchResult())["pool_peak_bytes"] == sum(key.nbytes for key in KEYS)
+    assert step_of(report, [], BatchResult())["pool_peak_bytes"] == KEYS[2].nbytes
 
 
 def test_a_block_freed_twice_is_noticed(report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from train_cases import Objective, Rows, make_rows, parameters
 
 from operators.loss import entropy_bonus, ppo_clip, value_clip
-from rlflow.engines.train.torch import TorchEngine
+from rlflow.engines.train.torch import OneByOne, TorchEngine
 from rlflow.errors import EngineError
 
 LENGTHS = (6, 9, 4, 8)
@@ -67,3 +68,10 @@ def test_a_second_step_has_no_forward_of_the_weights_that_scored(policy_path: Pa
     with pytest.raises(EngineError, match=f"the rows have no old_log_probs; .* there are 2 \\({steps}\\)"):
         engine.train(Objective((ppo_clip(),), (micro,) * parts), updates=updates)
     assert all(bool((tensor == before[name]).all()) for name, tensor in parameters(engine).items())
+
+
+def test_a_micro_batch_leaves_the_device_before_the_next_one_comes() -> None:
+    rows = OneByOne(micro_batches(make_rows(LENGTHS, pads=1)), torch.device("meta"))
+    moved = [weakref.ref(micro.input_ids) for micro in rows]
+    assert len(rows) == len(moved) == 2
+    assert [ref() is None for ref in moved[:-1]] == [True]

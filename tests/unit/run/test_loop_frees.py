@@ -1,0 +1,176 @@
+"""A whole run in one process, on a real pool: what a filter drops is freed at the filter, and nothing outlives its batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_loop import Engine, Trainer, TrainRows, interpreter_of, judge, prompts_of_a_test, sync
+
+from operators.advantage import grpo
+from operators.batching import dispatch, form_batch
+from operators.fields import InputIds, IsPad, PositionIds, ResponseMask, TokenScores, Uid
+from operators.loss import ppo_clip
+from operators.reward import shape_rewards
+from operators.rows import micro_pack, pad, shard
+from rlflow import Feedback, Record, RowsT, operator, pipeline
+from rlflow.compile.ir import Node
+from rlflow.data.pool.arena import ShmArena
+from rlflow.data.pool.protocol import Key
+from rlflow.data.pool.shm import ShmPool
+from rlflow.run.calls import Caller
+from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.interpret import block_of, fetch
+from rlflow.run.loop import Loop
+from rlflow.run.messages import Call, Done, Source
+from rlflow.run.report import Report
+from rlflow.run.rundir import RunDir
+from rlflow.run.stream import Stream
+
+
+class Judged(Record):
+    """What is kept or dropped."""
+
+    input_ids: InputIds
+    position_ids: PositionIds
+    response_mask: ResponseMask
+    is_pad: IsPad
+    uid: Uid
+    token_level_scores: TokenScores
+
+
+@operator(per="group", rows="filter")
+def keep_odd(rows: RowsT, uid: Uid) -> RowsT:
+    """Every second group, with nothing of it or all."""
+    kept = object.__new__(type(rows))
+    for name, value in vars(rows).items():
+        object.__setattr__(kept, name, value if int(uid[0]) % 2 else value[:0])
+    return kept
+
+
+@pipeline
+def filtered() -> None:
+    actor, engine = Trainer("actor"), Engine("engine")
+    policy = Feedback("policy", init=actor.load())
+    sample = engine.rollout(policy.served, dispatch(prompts_of_a_test(), n=2))
+    judged = Judged(
+        input_ids=sample.input_ids, position_ids=sample.position_ids, response_mask=sample.response_mask, is_pad=sample.is_pad,
+        uid=sample.uid, token_level_scores=judge(sample.response_text, sample.answer, sample.response_mask).token_level_scores,
+    )  # fmt: skip
+    ready = form_batch(keep_odd(judged, sample.uid), prompts=2)
+    adv = grpo(token_level_rewards=shape_rewards(ready.token_level_scores), response_mask=ready.response_mask, uid=ready.uid)
+    rows = TrainRows(
+        input_ids=ready.input_ids, position_ids=ready.position_ids, response_mask=ready.response_mask, is_pad=ready.is_pad,
+        old_log_probs=actor.log_probs(policy.current, ready.uid, ready.response_mask), advantages=adv.advantages, uid=ready.uid,
+    )  # fmt: skip
+    micro = micro_pack(shard(pad(rows, multiple=1), on=actor), max_tokens=16)
+    policy.close(sync(actor.train(policy.move, micro.loss(ppo_clip(0.2, 0.28))), engine))
+
+
+class Here(Caller):
+    """All processes of a run in this one. blocks: what was called, with the blocks in the pool just then."""
+
+    def __init__(self, pool: ShmPool) -> None:
+        self.view, self.interpreter = interpreter_of(filtered())
+        super().__init__({}, self.interpreter.workers, [])
+        self.pool, self.stream, self.blocks = pool, Stream(self.view, self.interpreter), list[tuple[str, int]]()
+
+    async def call(self, node: Node, rank: int, call: Call, timeout: float) -> Done:
+        self.blocks.append((node.name, self.pool.stats().keys))
+        columns = {i: c for source in call.sources for i, c in fetch(self.view, node, source, self.pool).items()}
+        made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts)
+        read = {i: column for i, column in made.items() if i in self.view.facts.read}
+        return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers)
+
+    async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
+        assert call.prompt is not None
+        self.blocks.append((node.name, self.pool.stats().keys))
+        block, lengths, spans, numbers = self.stream.sample(call.prompt, call.version)
+        sampled = tuple((call.version, start, end) for _, start, end in spans)  # this engine makes up a later version, too
+        return Done(call.id, self.pool.put(block), lengths, sampled, numbers)
+
+    async def on_owner(self, node: Node, call: Call, timeout: float) -> Done:
+        return Done(call.id)
+
+    def free(self, keys: Iterable[Key]) -> None:
+        self.pool.release(list(keys))
+
+
+class Staff:
+    """The part of `rlflow.run.staff.Staff` that a loop asks."""
+
+    def __init__(self, caller: Here) -> None:
+        self.caller, self.engine = caller, caller.view.engine
+
+    async def start_engine(self, name: str) -> int:
+        return 8
+
+    def engine_id(self, name: str) -> int:
+        return self.engine.id
+
+    def address(self, name: str) -> str:
+        return ""
+
+    async def save(self, version: int) -> None: ...
+
+
+class Silent:
+    """Nobody looks."""
+
+    def step(self, line: Mapping[str, Any]) -> None: ...
+    def held_out(self, line: Mapping[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@pytest.fixture
+def pool() -> Iterator[ShmPool]:
+    with ShmArena.create(["host"], 1 << 22) as arena:
+        pool = ShmPool.attach(arena.handle(), lane="host")
+        yield pool
+        pool.close()
+
+
+def run(pool: ShmPool, folder: Path) -> tuple[Here, Report]:
+    """Three batches of two groups of two trajectories."""
+    here = Here(pool)
+    config = Config(n=2, groups_per_batch=2, max_lag=0, last=2, engines=("engine",), hops=(Hop("keep_odd", "group"),))
+
+    async def loop() -> Report:
+        report = Report(here.view, run_dir, Silent(), {})
+        staff: Any = Staff(here)
+        finish = await asyncio.wait_for(Loop(here.view, staff, config, report, seed=0, dataset_rows=3).run(), 60)
+        assert finish.outcome == "done", finish
+        return report
+
+    run_dir = RunDir(folder, "one", "filtered")
+    try:
+        return here, asyncio.run(loop())
+    finally:
+        run_dir.close()
+
+
+def test_what_a_filter_drops_is_freed_at_the_filter(pool: ShmPool, tmp_path: Path) -> None:
+    here, _ = run(pool, tmp_path)
+    sampled = sum(name == "engine.rollout" for name, _ in here.blocks)
+    assert sampled == 2 * (3 * 2 + 6)  # uids 1, 3 ... 11 are trained, and the six even ones before them dropped
+    trained = [blocks for name, blocks in here.blocks if name == "actor.train"]
+    # two groups of two trajectories, advantages, old log-probs: nothing of the groups that were dropped, nothing of earlier batches
+    assert trained == [4 + 2] * 3
+    assert max(blocks for _, blocks in here.blocks) <= 4 + 2
+
+
+def test_after_the_run_the_pool_is_empty(pool: ShmPool, tmp_path: Path) -> None:
+    _, report = run(pool, tmp_path)
+    assert (pool.stats().keys, pool.stats().bytes, report.outstanding) == (0, 0, 0)
+
+
+def test_a_column_that_is_handed_over_in_a_record_and_alone_is_there_twice(pool: ShmPool) -> None:
+    here = Here(pool)
+    key = pool.put(here.stream.sample((0, 1, 0), 0)[0])
+    node = here.view.hop("keep_odd")
+    fetched = fetch(here.view, node, Source(here.view.sampler.id, (key,)), pool)
+    handed = {use.param: fetched[use.field].to_list() for use in node.uses if use.field in fetched}
+    assert handed["rows.uid"] == handed["uid"] == [1, 1]
