@@ -18,10 +18,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     "order": (),
     "place": ("site", "ranks", "sleeps"),
     "drops": ("last_by_worker", "frees", "filtered"),
-    "peak": ("live_bytes",),
     "transport": ("edges", "fused", "state"),
 }
-NODES = ("failed", "needed", "from_forward", "dropped", "site", "frees", "filtered", "live_bytes")
+NODES = ("failed", "needed", "from_forward", "dropped", "site", "frees", "filtered")
 KEYS = {"gaps": "feedbacks", "ranks": "workers"} | dict.fromkeys(NODES, "nodes")  # of a table, where they are not fields
 
 

@@ -11,7 +11,7 @@ What follows from the plan is put in, unless it is given:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -20,7 +20,8 @@ from ..language.trace import nearest
 from .bytes import is_text
 from .facts import Facts, RowSet
 from .ir import Dim, Graph, Node
-from .peak import held_at
+from .peak import POOL, Held, Live
+from .place import CONTROLLER
 
 TEXT = "text"  # of every text that is not given a size of its own
 
@@ -44,20 +45,22 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 def evaluate(graph: Graph, facts: Facts, sizes: Mapping[str, int]) -> dict[str, Peak]:
     """Process -> its peak. Raises UsageError for a size that the plan does not have, and for one that it needs and was not given."""
-    values = _values(graph, facts, sizes)
-    largest: dict[str, tuple[int, int]] = {}  # process -> bytes, node
-    for node, by_process in facts.live_bytes.items():
-        for process, size in by_process.items():
-            found = _number(size, values)
-            if process not in largest or found > largest[process][0]:
-                largest[process] = found, node
-    return {process: _peak(graph, facts, process, size, node, values) for process, (size, node) in largest.items()}
+    live = Live(graph, facts)
+    held = [(node, process, list(columns)) for node in live.calls for process, columns in _held(live, node)]
+    values = _values(graph, facts, {letter for *_, columns in held for one in columns for letter in one.bytes.letters}, sizes)
+    largest: dict[str, Peak] = {}
+    for node, process, columns in held:
+        shares = tuple(Share(field=one.field, writer=one.writer, bytes=_number(one.bytes, values)) for one in columns)
+        size = sum(share.bytes for share in shares)
+        if process not in largest or size > largest[process].bytes:
+            largest[process] = Peak(process=process, bytes=size, call=node.name, shares=tuple(sorted(shares, key=lambda s: -s.bytes)))
+    return largest
 
 
-def _peak(graph: Graph, facts: Facts, process: str, size: int, node: int, values: Mapping[str, int]) -> Peak:
-    held = [Share(field=one.field, writer=one.writer, bytes=_number(one.bytes, values)) for one in held_at(graph, facts, node, process)]
-    held.sort(key=lambda share: -share.bytes)
-    return Peak(process=process, bytes=size, call=graph.nodes[node].name, shares=tuple(held))
+def _held(live: Live, node: Node) -> Iterator[tuple[str, Iterator[Held]]]:
+    yield POOL, live.pooled(node)
+    if live.facts.site[node.id] != CONTROLLER:
+        yield live.facts.site[node.id], live.unpacked(node)
 
 
 def _number(size: Dim, values: Mapping[str, int]) -> int:
@@ -67,9 +70,8 @@ def _number(size: Dim, values: Mapping[str, int]) -> int:
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------------------------
-def _values(graph: Graph, facts: Facts, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for each letter of live_bytes."""
-    asked = {letter for sizes in facts.live_bytes.values() for size in sizes.values() for letter in size.letters}
+def _values(graph: Graph, facts: Facts, asked: set[str], given: Mapping[str, int]) -> dict[str, int]:
+    """A value for each letter that is asked for, and for those that they follow from."""
     texts = {letter for letter in asked if is_text(letter)}
     known = asked | {letter for rows in facts.rowsets for letter in rows.size.letters}
     _refuse_unknown(given, known | ({TEXT} if texts else set()), asked)

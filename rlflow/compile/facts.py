@@ -6,7 +6,6 @@
     live      needed, read, last_read, from_forward, dropped
     place     site, ranks, sleeps
     drops     last_by_worker, frees, filtered
-    peak      live_bytes
     transport edges, fused, state
 
 A field without a spec is poisoned: something before it was refused, so nothing about it is news.
@@ -139,7 +138,6 @@ class Facts(msgspec.Struct, kw_only=True):
     last_by_worker: dict[int, dict[str, int]] = {}  # field, where it is made -> process -> the last node there that reads it
     frees: dict[int, tuple[int, ...]] = {}  # node -> fields, where they are made, that nobody reads after it
     filtered: dict[int, tuple[int, ...]] = {}  # filter -> fields, where they are made, whose dropped rows are freed at it
-    live_bytes: dict[int, dict[str, Dim]] = {}  # node -> the pool and the process that runs it -> bytes that they hold meanwhile
     edges: tuple[Edge, ...] = ()
     fused: tuple[tuple[int, ...], ...] = ()  # row operators that are one index plan
     state: tuple[Kept, ...] = ()  # all that lives across steps

@@ -7,7 +7,6 @@ live      which calls and fields the next step depends on; which are dropped, an
 order     stream → batch → pad → rebalance → shard → micro; sizes that divide
 place     which process runs a call, on which devices; who sleeps when
 drops     where each column is read last, and freed
-peak      bytes that are held while each call runs
 transport what crosses from process to process; which row plans are one; what lives across steps
 """
 
@@ -23,11 +22,10 @@ from .ir import Graph
 from .live import live
 from .order import order
 from .own import own
-from .peak import peak
 from .place import place
 from .transport import transport
 from .version import version
 
 Pass = Callable[[Graph, Facts], list[Diagnostic]]
 
-PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place, drops, peak, transport)
+PASSES: tuple[Pass, ...] = (own, infer, version, live, order, place, drops, transport)

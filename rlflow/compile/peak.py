@@ -1,23 +1,27 @@
-"""Live bytes: what the pool holds while each call runs, and what the process that runs it unpacks for it.
+"""Live bytes: what the pool may hold while a call runs, and what the process that runs it unpacks for it.
 
-    pool       columns that another call still reads, ragged: born with their writer's block, freed after the last read of the block.
-               A trajectory is one block, whatever the operators beside its rollout made; so is what one call on the batch made
-    process    the inputs of its call and its results, as right-padded tensors. Training unpacks one micro-batch at a time, and adds the
-               fields of its forward: the whole batch is never unpacked at once
+    pool       columns that somebody still reads, ragged. A trajectory is one block, with what the operators beside its rollout made of it;
+               it is held until its batch is trained, and so is what was made of whole groups before the batch. What one call on the
+               batch made is one block, freed when the last of its readers has returned
+    process    the inputs of its call and its results, as right-padded tensors; of training one micro-batch, with the fields of its
+               forward: that is what its device holds (in host memory, the rows of the rank lie beside it)
+
+Calls that do not wait for each other may overlap, so a block counts unless all its readers surely have returned before: what they wait
+for is what they read, and the call before on the same worker.
 
 What is not a column of the step is not counted: weights, optimizer, activations, KV cache, the data set, held-out prompts.
-P counts the prompts in flight, those of the batch in training among them. Calls stand in the order of the pipeline: that some of
-them overlap in a run can make the pool hold a column a little longer.
+P counts the prompts in flight, those of the batch in training among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ..language.diagnostic import Diagnostic
 from .bytes import ColumnBytes
+from .drops import reads
 from .facts import Facts
 from .ir import Dim, Graph, Node, Spec
 from .place import CONTROLLER
@@ -33,15 +37,13 @@ class Held(msgspec.Struct, frozen=True):
     bytes: Dim
 
 
-def peak(graph: Graph, facts: Facts) -> list[Diagnostic]:
-    """Fills live_bytes, unless a call was refused: then some columns have no size."""
-    if facts.failed or any(node.failed for node in graph.nodes):
-        return []
-    sweep = Sweep(graph, facts)
-    for node in sweep.calls():
-        unpacked = sum((held.bytes for held in sweep.unpacked(node)), start=Dim.of(0))
-        facts.live_bytes[node.id] = {POOL: sweep.pooled} | ({facts.site[node.id]: unpacked} if unpacked != 0 else {})
-    return []
+def live_bytes(graph: Graph, facts: Facts) -> dict[int, dict[str, Dim]]:
+    """Node -> the pool, and the process that runs it -> bytes that they may hold meanwhile, as polynomials in the sizes."""
+    live, found = Live(graph, facts), dict[int, dict[str, Dim]]()
+    for node in live.calls:
+        unpacked = _total(live.unpacked(node))
+        found[node.id] = {POOL: _total(live.pooled(node))} | ({facts.site[node.id]: unpacked} if unpacked != 0 else {})
+    return found
 
 
 def peaks(graph: Graph, facts: Facts) -> dict[str, tuple[tuple[str, Dim], ...]]:
@@ -50,7 +52,7 @@ def peaks(graph: Graph, facts: Facts) -> dict[str, tuple[tuple[str, Dim], ...]]:
     A call that for no sizes from 1 upwards holds more than another is left out.
     """
     found: dict[str, list[tuple[str, Dim]]] = {}
-    for node, by_process in facts.live_bytes.items():
+    for node, by_process in live_bytes(graph, facts).items():
         for process, size in by_process.items():
             above = found.setdefault(process, [])
             if not any(_covers(other, size) for _, other in above):
@@ -58,11 +60,9 @@ def peaks(graph: Graph, facts: Facts) -> dict[str, tuple[tuple[str, Dim], ...]]:
     return {process: tuple(pairs) for process, pairs in found.items()}
 
 
-def held_at(graph: Graph, facts: Facts, node: int, process: str) -> list[Held]:
-    """The columns behind one number of live_bytes."""
-    sweep = Sweep(graph, facts)
-    at = next(call for call in sweep.calls() if call.id == node)
-    return list(sweep.held.values()) if process == POOL else list(sweep.unpacked(at))
+def _total(held: Iterable[Held]) -> Dim:
+    """Columns of one size are many: each size is added once."""
+    return sum((size * count for size, count in Counter(one.bytes for one in held).items()), start=Dim.of(0))
 
 
 def _covers(one: Dim, other: Dim) -> bool:
@@ -71,77 +71,100 @@ def _covers(one: Dim, other: Dim) -> bool:
     return all(factor >= 0 for factor in more.put({letter: Dim.letter(letter) + 1 for letter in more.letters}).terms.values())
 
 
-class Sweep:
-    """The calls of a step in order, with what the pool holds during each: `held` by field, `pooled` together."""
+class Live:
+    """The calls of a step, what the pool may hold during each, and what each unpacks. Of a plan that was not refused."""
 
     def __init__(self, graph: Graph, facts: Facts) -> None:
         self.graph, self.facts = graph, facts
-        self.held: dict[int, Held] = {}
-        self.pooled = Dim.of(0)
         self._bytes = ColumnBytes()
-        self._freed = self._blocks()
+        self._readers: dict[int, int] = {}  # field, where it is made -> the calls that read it, a bit each
+        self._elsewhere: set[int] = set()  # fields that a call in another process reads
+        self.calls = list(self._of_a_step())
+        self._read()
+        self._rows = [(node.id, held) for node in self.calls if self._is_before_batch(node) for held in self._made(node)]
+        self._blocks = [(node.id, *self._block(node)) for node in self.calls if not self._is_before_batch(node)]
+        self._done = self._surely_done()
 
-    def calls(self) -> Iterator[Node]:
-        """Of a step: what works on prompts that no batch is made of, an evaluation, is none."""
+    def _of_a_step(self) -> Iterator[Node]:
+        """Not what works on prompts that no batch is made of: that is an evaluation."""
         roots: list[int] = []
         for rows in self.facts.rowsets:
             roots.append(rows.id if rows.parent is None else roots[rows.parent])
         trained = {roots[rows.id] for rows in self.facts.rowsets if rows.how == "form"}
         for node in self.graph.nodes:
             about = {roots[self.facts.rows[f]] for f in (*(u.field for u in node.uses), *node.outs) if f in self.facts.rows}
-            if node.is_record or node.id not in self.facts.needed or not about or (trained and trained.isdisjoint(about)):
-                continue
-            self._put(node)
-            yield node
-            for field in self._freed.get(node.id, ()):
-                if field in self.held:  # columns of an evaluation never were
-                    self.pooled -= self.held.pop(field).bytes
+            if not node.is_record and node.id in self.facts.needed and about and not (trained and trained.isdisjoint(about)):
+                yield node
 
+    def _read(self) -> None:
+        for node in self.calls:
+            for field in reads(self.graph, self.facts, node):
+                self._readers[field] = self._readers.get(field, 0) | 1 << node.id
+                if self.facts.site[node.id] != self.facts.site[self.graph.fields[field].node]:
+                    self._elsewhere.add(field)
+
+    # --- the pool -----------------------------------------------------------------------------------------------------------------
+    def pooled(self, node: Node) -> Iterator[Held]:
+        """What the pool may hold while `node` runs, its results included."""
+        yield from (held for maker, held in self._rows if maker <= node.id)
+        done = self._done[node.id]
+        for maker, readers, block in self._blocks:
+            if maker <= node.id and (readers & ~done or maker == node.id):
+                yield from block
+
+    def _is_before_batch(self, node: Node) -> bool:
+        return self.facts.scope(node) == "stream"
+
+    def _made(self, node: Node) -> list[Held]:
+        """The results that go to the pool: those that are read, and of what is made beside the rollout, those that leave it."""
+        beside = node.per == "row" and self._is_before_batch(node)
+        kept = [out for out in node.outs if out in self._readers and (out in self._elsewhere or not beside)]
+        return [Held(self.graph.fields[out].name, node.name, self._of(out)) for out in kept if out in self.facts.specs]
+
+    def _block(self, node: Node) -> tuple[int, list[Held]]:
+        """Who reads anything of it, and what it is."""
+        readers = 0
+        for out in node.outs:
+            readers |= self._readers.get(out, 0)
+        return readers, self._made(node)
+
+    def _of(self, field: int) -> Dim:
+        return self._bytes(self.facts.specs[field], self.graph.fields[field].name)
+
+    def _surely_done(self) -> dict[int, int]:
+        """Call -> the calls that have returned before it starts, a bit each. Those of the stream run one after the other, and first."""
+        done: dict[int, int] = {}
+        stream, last = 0, dict[int, int]()
+        for node in self.calls:
+            before = stream
+            waits = {self.graph.origin(use.field).node for use in node.uses if use.field in self.facts.read}
+            if node.worker is not None and node.worker in last:
+                waits.add(last[node.worker])
+            for other in waits:
+                before |= done.get(other, 0) | 1 << other
+            done[node.id] = before
+            if self._is_before_batch(node):
+                stream |= 1 << node.id
+            elif node.worker is not None:
+                last[node.worker] = node.id
+        return done
+
+    # --- processes ----------------------------------------------------------------------------------------------------------------
     def unpacked(self, node: Node) -> Iterator[Held]:
         """Inputs and results of a call, in one rank of its worker."""
         if self.facts.site[node.id] == CONTROLLER:
             return  # lengths and ids only
         ways = self._ways(node)
         for use in node.uses:
-            if use.field in self.facts.read and (spec := self.facts.specs.get(use.field)) is not None:
+            if use.field in self.facts.read and use.field in self.facts.specs:
                 origin = self.graph.origin(use.field)
-                size = self._bytes(self._together(node, use.field, spec), origin.name)
+                size = self._bytes(self._together(node, use.field), origin.name)
                 yield Held(origin.name, self.graph.nodes[origin.node].name, _split(size, ways))
         for out in node.outs:
             field = self.graph.fields[out]
-            if field.source is None and (spec := self.facts.specs.get(out)) is not None:
-                yield Held(field.name, node.name, _split(self._bytes(self._together(node, out, spec), field.name), ways))
+            if field.source is None and out in self.facts.specs:
+                yield Held(field.name, node.name, _split(self._bytes(self._together(node, out), field.name), ways))
         yield from self._forward(node)
-
-    def _put(self, node: Node) -> None:
-        for out in node.outs:
-            if self._is_pooled(node, out):
-                field = self.graph.fields[out]
-                self.held[out] = Held(field.name, node.name, self._bytes(self.facts.specs[out], field.name))
-                self.pooled += self.held[out].bytes
-
-    def _is_pooled(self, node: Node, out: int) -> bool:
-        """Somebody reads it; of what is made beside the rollout, somebody in another process."""
-        readers = self.facts.last_by_worker.get(out, {})
-        if out not in self.facts.specs or not readers:
-            return False
-        return not self._is_beside_rollout(node) or readers.keys() != {self.facts.site[node.id]}
-
-    def _is_beside_rollout(self, node: Node) -> bool:
-        return node.per == "row" and self.facts.scope(node) == "stream"
-
-    def _blocks(self) -> dict[int, list[int]]:
-        """Call -> fields whose block nobody reads after it."""
-        blocks: dict[str | int, list[int]] = {}
-        for field in self.facts.last_by_worker:
-            node = self.graph.writer(field)
-            if self._is_pooled(node, field):
-                block = self.facts.site[node.id] if self._is_beside_rollout(node) else node.id
-                blocks.setdefault(block, []).append(field)
-        freed: dict[int, list[int]] = {}
-        for fields in blocks.values():
-            freed.setdefault(max(self.facts.last_read[field] for field in fields), []).extend(fields)
-        return freed
 
     def _ways(self, node: Node) -> int:
         """A call on single rows of the batch is split over the ranks of its worker."""
@@ -149,9 +172,9 @@ class Sweep:
             return 1
         return self.graph.workers[node.worker].dp_size
 
-    def _together(self, node: Node, field: int, spec: Spec) -> Spec:
+    def _together(self, node: Node, field: int) -> Spec:
         """The rows that a call is handed at once: an operator of groups before the batch sees one group."""
-        rows = self.facts.rows_of(field)
+        spec, rows = self.facts.specs[field], self.facts.rows_of(field)
         if node.per != "group" or rows is None or rows.scope != "stream" or not rows.prompts:
             return spec
         return Spec(spec.dtype, tuple(dim.put({rows.prompts: Dim.of(1)}) for dim in spec.shape), spec.role)

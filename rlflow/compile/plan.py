@@ -21,7 +21,7 @@ from .evaluate import Peak, evaluate
 from .facts import Facts
 from .ir import Dim, Graph, decode, encode
 from .lag import gaps_of, refused
-from .peak import peaks
+from .peak import live_bytes, peaks
 from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views, views
 
 SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
@@ -100,6 +100,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         plan = structs.replace(self, facts=facts)
         vars(plan).update(vars(self))
         return plan
+
+    @property
+    def live_bytes(self) -> dict[str, dict[str, Dim]]:
+        """Call -> the pool, and the process that runs it -> bytes of columns that they may hold meanwhile."""
+        return {self.graph.nodes[node].name: sizes for node, sizes in live_bytes(self.graph, self.facts).items()}
 
     @property
     def peaks(self) -> dict[str, tuple[tuple[str, Dim], ...]]:

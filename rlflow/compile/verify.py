@@ -18,8 +18,8 @@ def verify(graph: Graph, facts: Facts) -> None:
             assert 0 <= field < len(graph.fields), f"field {field} is out of range"
     for node in (*facts.failed, *facts.needed, *facts.site, *facts.last_read.values(), *facts.from_forward, *facts.dropped):
         assert 0 <= node < len(graph.nodes), f"node {node} is out of range"
-    for node in (*facts.frees, *facts.filtered, *facts.live_bytes):
-        assert node in facts.needed, f"node {node} is dropped, and frees or holds something"
+    for node in (*facts.frees, *facts.filtered):
+        assert node in facts.needed, f"node {node} is dropped, and frees something"
     freed = [field for fields in facts.frees.values() for field in fields]
     assert sorted(freed) == sorted(facts.last_by_worker), "what is read is freed, once"
     for i, rows in enumerate(facts.rowsets):

@@ -1,4 +1,4 @@
-"""Bytes that are held while a call runs, against sums written down by hand."""
+"""Bytes that may be held while a call runs, against sums written down by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rlflow.errors import UsageError
 
 
 def live(plan: Plan, call: str) -> dict[str, str]:
-    node = next(n.id for n in plan.graph.nodes if n.name == call)
-    return {process: str(size) for process, size in plan.facts.live_bytes[node].items()}
+    return {process: str(size) for process, size in plan.live_bytes[call].items()}
 
 
 def test_bytes_of_a_column() -> None:
@@ -39,20 +38,12 @@ STREAM = "56*P + 72*P*S + 8*P*text(answer) + 8*P*text(response_text)"
         ("exact_match", f"{STREAM} + 2048*S - 2048"),  # token_level_scores f32[512, S - 1]; is_correct is read by nobody
         ("shaping", f"{STREAM} + 4096*S - 4096"),  # the scores, and what is made of them
         ("grpo", f"{STREAM} + 4096*S - 4096"),  # the scores are gone: the shaped ones, and the advantages
-        ("actor.log_probs", f"{STREAM} + 4096*S - 4096"),  # advantages, old log-probs
-        ("actor.train", f"{STREAM} + 4096*S - 4096"),
+        ("actor.log_probs", f"{STREAM} + 8192*S - 8192"),  # it waits for none of them, so all may be there, and the old log-probs
+        ("actor.train", f"{STREAM} + 4096*S - 4096"),  # advantages, old log-probs
     ],
 )
 def test_the_pool_holds_what_is_still_to_be_read(call: str, held: str) -> None:
     assert live(penalised(), call)["pool"] == held
-
-
-def test_after_the_step_nothing_is_held() -> None:
-    for plan in (penalised(), grpo(kl=0.1), filtered()):
-        read = {graph.origin(field).id for field in plan.facts.read for graph in (plan.graph,)}
-        freed = [field for fields in plan.facts.frees.values() for field in fields]
-        assert set(freed) == {field for field in read if field in plan.facts.last_by_worker}
-        assert len(freed) == len(set(freed))
 
 
 def test_training_unpacks_one_micro_batch_and_never_the_whole_batch() -> None:
@@ -80,14 +71,13 @@ def test_a_filter_before_the_batch_unpacks_one_group() -> None:
 
 def test_an_evaluation_is_no_part_of_a_step() -> None:
     plan = penalised()
-    measured = {plan.graph.nodes[node].name for node in plan.facts.live_bytes}
-    assert {"engine.evaluate", "dataset#2"}.isdisjoint(measured)
-    assert not any("P2" in size.letters for sizes in plan.facts.live_bytes.values() for size in sizes.values())
+    assert {"engine.evaluate", "dataset#2"}.isdisjoint(plan.live_bytes)
+    assert not any("P2" in size.letters for sizes in plan.live_bytes.values() for size in sizes.values())
 
 
 def test_a_peak_that_another_covers_is_left_out() -> None:
     found = penalised().peaks
-    assert [(call, str(size)) for call, size in found["pool"]] == [("shaping", f"{STREAM} + 4096*S - 4096")]
+    assert [(call, str(size)) for call, size in found["pool"]] == [("actor.log_probs", f"{STREAM} + 8192*S - 8192")]
     assert [call for call, _ in found["actor"]] == ["actor.log_probs", "actor.train"]  # which is larger depends on b2
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_loop
 from small_loop import Engine, Trainer, TrainRows, interpreter_of, judge, prompts_of_a_test, sync
 
 from operators.advantage import grpo
@@ -118,9 +119,14 @@ class Staff:
 
 
 class Silent:
-    """Nobody looks."""
+    """Keeps the peak of the pool in each step."""
 
-    def step(self, line: Mapping[str, Any]) -> None: ...
+    def __init__(self) -> None:
+        self.peaks: list[int] = []
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        self.peaks.append(line["pool_peak_bytes"])
+
     def held_out(self, line: Mapping[str, Any]) -> None: ...
     def note(self, text: str) -> None: ...
 
@@ -174,3 +180,17 @@ def test_a_column_that_is_handed_over_in_a_record_and_alone_is_there_twice(pool:
     fetched = fetch(here.view, node, Source(here.view.sampler.id, (key,)), pool)
     handed = {use.param: fetched[use.field].to_list() for use in node.uses if use.field in fetched}
     assert handed["rows.uid"] == handed["uid"] == [1, 1]
+
+
+def test_the_pool_holds_what_the_plan_says(pool: ShmPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On rows long enough that offsets, headers and alignment of the blocks are next to nothing."""
+    monkeypatch.setattr(small_loop, "PROMPTS", [[10] * 2000] * 3)
+    here, report = run(pool, tmp_path)
+    # 2 groups x 2 trajectories j = 0, 1 x 2 leaves of j + 1 and j + 2 tokens after the prompt: 2 on the mean
+    planned = here.view.plan.peak(B=8, S=2002, Q=2000, text=5)["pool"]
+    assert (planned.call, {share.field for share in planned.shares}) == (
+        "actor.log_probs",
+        {"input_ids", "position_ids", "response_mask", "is_pad", "uid", "token_level_scores", "shape_rewards", "advantages", "log_probs"},
+    )
+    screen: Any = report.screen
+    assert planned.bytes <= max(screen.peaks) <= 1.01 * planned.bytes
