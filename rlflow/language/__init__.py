@@ -1,10 +1,16 @@
 """What a user writes, and how it becomes a graph while the pipeline function runs.
 
 dims → spec          sizes as polynomials; dtype, shape and role of a field
-record, loss         fields that travel together; what training minimises
-operator, worker     a hop, and the process that runs it
+units → counts       what a number counts; the least that makes a graph
+record ← misuse      fields that travel together; what a record is not
+loss ← denominator   what training minimises; what it may be divided by
+corrects             in what two log-probs can differ
+operator, worker     a hop, and the process that runs it; `devices`: what its ranks run on
+writeonce            an operator that writes into what it was given
 feedback             the only back edge
-trace ← tracer       the graph under construction ← one call of an operator
-source, diagnostic   places in the user's file; errors as data
+trace ← tracer       the graph under construction ← one call of an operator: its arguments, then its `results`
+swap                 another function in the place of an operator
+source, comments     places in the user's file, and what is said there to the checker
+diagnostic           errors as data
 config               values that a plan can hold
 """

@@ -15,11 +15,12 @@ from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted
-from .diagnostic import CheckFailed, Diagnostic, Label
+from .diagnostic import Diagnostic, Label
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
 from .operator import Declaration
 from .record import Absent, Record, field_of_record, labels, names_of, specs_of, values_of
+from .results import result_of
 from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
@@ -90,7 +91,7 @@ class CallTracer:
         for name, value in full.items():
             self._argument(name, value)
         self._from_forward()
-        return self._result(full)
+        return result_of(self, full)
 
     def refuse(
         self,
@@ -340,103 +341,6 @@ class CallTracer:
             return True
         self.trace.told.add(mistake)
         return False
-
-    # --- results ---------------------------------------------------------------------------------
-    def _result(self, bound: dict[str, Any]) -> Any:
-        hint, spec = self.declaration.hints.get("return"), self.declaration.specs.get("return")
-        if spec is not None:
-            self.node.result = {"kind": "field"}
-            return self.trace.add_field(self.node.call.target or self.declaration.name, self.node, spec)
-        origin = get_origin(hint) or hint
-        if isinstance(hint, TypeVar):
-            return self._mirror(hint, bound, "rows")
-        if origin is Micro:
-            return Micro(self._mirror(get_args(hint)[0], bound, "micro"))
-        if origin in READINGS:
-            return self._next_weights(READINGS[origin], bound)
-        if isinstance(hint, type) and issubclass(hint, Record):
-            return self._new_record(hint)
-        self.node.result = {"kind": "none" if hint in (None, type(None)) else "data"}
-        return None
-
-    def _new_record(self, cls: type[Record]) -> Record:
-        self.node.result = {"kind": "record", "record": cls}
-        record, specs = object.__new__(cls), specs_of(cls)
-        self._copies(specs)
-        for name in names_of(cls):
-            if name not in specs:
-                self.refuse(
-                    "RLF002",
-                    f"`{name}` of `{cls.__name__}`, the result of `{self.node.title}`, has no field type",
-                    related=labels(source.attribute_ref(cls, name)),
-                    help="annotate it with an alias that has dtype and shape",
-                )
-            object.__setattr__(record, name, self.trace.add_field(name, self.node, specs.get(name)))
-        return record
-
-    def _copies(self, results: dict[str, Spec]) -> None:
-        if self.node.failed:
-            return  # an argument that was refused may be the one that is copied
-        given = {use.param: use.declared for use in self.node.uses}
-        for name, param in self.declaration.copies.items():
-            if name in results and param in given and (of := given[param]) and of.dtype == results[name].dtype:
-                continue
-            same = "" if name not in results or param not in given else ", which is of another dtype"
-            self.refuse(
-                "RLF013",
-                f"`{self.declaration.name}` copies `{param}` to `{name}`{same}; its result has {', '.join(results)}",
-                related=labels(source.parameter_ref(self.declaration.fn, "")),
-                help='write copies={"field of the result": "parameter"}, or "parameter.field" for a record',
-            )
-
-    def _mirror(self, variable: TypeVar, bound: dict[str, Any], kind: str) -> Any:
-        """`-> RowsT`: the same record with the same fields, on other rows."""
-        param = next((n for n, h in self.declaration.hints.items() if h is variable and n != "return"), None)
-        given = bound.get(param or "")
-        if param is None or not isinstance(given, Record):
-            self.refuse("RLF005", f"`{param}` of `{self.node.title}` is a record, got {given!r}")
-            raise CheckFailed([])  # told already; nothing after it can be traced
-        if self.declaration.rows == "keep":
-            self._not_its_own(param)
-        self.node.result = {"kind": kind, "record": type(given), "param": param}
-        record = object.__new__(type(given))
-        for name, value in values_of(given).items():
-            if isinstance(value, Value):
-                value = self.trace.add_field(name, self.node, None, trace.field_of(value))
-            object.__setattr__(record, name, value)
-        return record
-
-    def _not_its_own(self, param: str) -> None:
-        name = self.declaration.name
-        self.refuse(
-            "RLF013",
-            f'`{name}` hands back all of `{param}`, fields of others included, and has rows="keep"',
-            related=labels(source.parameter_ref(self.declaration.fn, "")),
-            notes=("each field has one writer: with two, a reader gets the one that came last",),
-            help='return the fields that it makes, or say what it does to the rows: `@operator(..., rows="filter")`',
-        )
-
-    def _next_weights(self, reading: str, bound: dict[str, Any]) -> WeightsValue:
-        node = self.node
-        node.result = {"kind": "weights", "reading": reading}
-        given = [w.weights for w in node.weights]
-        owner = next((w.owner for w in given), node.worker)
-        if owner is None:
-            raise CheckFailed(
-                [
-                    Diagnostic(
-                        code="RLF013",
-                        message=f"`{node.title}` yields weights but belongs to no worker",
-                        where=node.call.place,
-                        help="make it a method of the worker that holds them",
-                    )
-                ]
-            )
-        feedback = next((w.feedback for w in given if w.feedback), None)
-        served = tuple(w for weights in given for w in weights.served_by)
-        if self.declaration.serves and isinstance(bound.get(self.declaration.serves), Worker):
-            served += (bound[self.declaration.serves],)
-        return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served))
 
 
 def _fields(name: str, value: Any) -> list[tuple[str, Value]]:
