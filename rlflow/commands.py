@@ -3,6 +3,8 @@
 run       check, then the loop for real
 check     what is wrong with the pipeline, for a person or for machines
 explain   where its fields are made, read, sent and freed
+graph     the same as a drawing
+diff      what changes from one pipeline to another
 """
 
 from __future__ import annotations
@@ -143,17 +145,31 @@ def explain(
     *,
     swap: Swap = (),
     watermark: Watermark = 0,
+    sizes: Annotated[str, Parameter(help="LETTER=NUMBER,...: peak bytes for these, as in S=1024,Q=128,text=200")] = "",
     json_: Json = False,
 ) -> int:
-    """Print the field map of a pipeline, or with a code such as RLF202 what it means.
+    """Say what a pipeline is made of, or what a code such as RLF202 means (rlflow explain RLF202).
 
-    The map says of each field: writer, readers, dtype, shape, where it dies, and what crosses to another process.
+    Of each field: writer, readers, dtype, shape, role, version, where it dies; then what crosses to another process, what is dropped and
+    why, and the most bytes that each process holds.
     """
     from .show.explain import explain, explain_json
 
+    given = sizes_of(sizes) if sizes else None
     plan = command.plan(parameters, swap, watermark)
-    print(json.dumps(explain_json(plan), indent=2) if json_ else explain(plan))
+    print(json.dumps(explain_json(plan, given), indent=2, ensure_ascii=False) if json_ else explain(plan, given))
     return 0
+
+
+def sizes_of(text: str) -> dict[str, int]:
+    """`S=1024,Q=128` as numbers. Raises UsageError."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        letter, sign, size = (piece.strip() for piece in part.partition("="))
+        if not sign or not letter or not size.isdecimal():
+            raise UsageError(f"--sizes {text}: {part!r} is no LETTER=NUMBER, as in S=1024,Q=128,text=200")
+        found[letter] = int(size)
+    return found
 
 
 def graph(

@@ -22,7 +22,8 @@ from .facts import Facts
 from .ir import Dim, Graph, decode, encode
 from .lag import gaps_of, refused
 from .peak import live_bytes, peaks
-from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views, views
+from .see import see
+from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views
 
 SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
 Swaps = Mapping[str, Callable[..., Any]]  # node name -> what replaces its operator
@@ -62,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def views(self) -> Views:
         """All of the following, by name; what `rlflow explain --json` prints."""
-        return views(self.graph, self.facts)
+        return see(self.graph, self.facts)
 
     @property
     def fields(self) -> tuple[FieldView, ...]:
@@ -98,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if found := refused(self.graph, facts):
             raise CheckFailed([*found, *self.warnings], self.suppressed, self.timings_ms)
         plan = structs.replace(self, facts=facts)
-        vars(plan).update(vars(self))
+        vars(plan)["_rebuild"] = vars(self).get("_rebuild")
         return plan
 
     @property

@@ -6,11 +6,13 @@ feedbacks   each back edge, its readings and who holds them
 fields      by writer: type, role, rows, the versions it depends on, its readers, and after which of them it is freed
 hops        what crosses from process to process, in bytes a row
 dropped     what is not computed, or never leaves its writer, and why
+peak bytes  of the pool and of each process: polynomials, or numbers with --sizes
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,30 +23,29 @@ from ..compile.views import FieldView, Views
 from .report import finding
 
 WIDTH = 138
+LARGEST = 4  # columns of a peak that are named
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 COLUMNS = (("field", 22), ("type", 19), ("role", 23), ("rows", 7), ("depends on", 23), ("read by", 42))  # and two in front
 
 
-def explain(plan: Plan) -> str:
-    """The views of a plan. x marks what is dropped: no later call, and no next step, depends on it."""
-    seen = plan.views
-    parts = [
-        _head(seen),
-        *_processes(seen),
-        *_workers(seen),
-        *_shifts(seen),
-        *_feedbacks(seen),
-        *_fields(seen),
-        *_hops(seen),
-        *_dropped(seen),
-    ]
+def explain(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
+    """The views of a plan. x marks what is dropped: no later call, and no next step, depends on it.
+
+    sizes: values of letters; peak bytes are then numbers. Raises UsageError for one that the plan does not have, or lacks.
+    """
+    sections = (_processes, _workers, _shifts, _feedbacks, _fields, _hops, _dropped)
+    parts = [_head(plan.views), *(line for section in sections for line in section(plan.views))]
+    parts += _peaks(plan.views) if sizes is None else _peaks_for(plan, sizes)
     parts += [f"\n{warning}" for warning in plan.warnings]
     return "\n".join(line.rstrip() for line in parts)
 
 
-def explain_json(plan: Plan) -> dict[str, Any]:
-    """The same as plain data, for `--json`: compile/views.py has the keys."""
+def explain_json(plan: Plan, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The same as plain data, for `--json`: compile/views.py has the keys. sizes: as of `explain`, add `peak_bytes`."""
     data: dict[str, Any] = msgspec.to_builtins(plan.views)
     data["warnings"] = [msgspec.to_builtins(finding(warning)) for warning in plan.warnings]
+    if sizes is not None:
+        data["peak_bytes"] = [msgspec.to_builtins(peak) for peak in plan.peak(**sizes).values()]
     return data
 
 
@@ -156,6 +157,30 @@ def _dropped(seen: Views) -> list[str]:
         for writer, fields in writers.items():
             out += _hanging(f"    {writer:<20}", ", ".join(fields))
     return out
+
+
+def _peaks(seen: Views) -> list[str]:
+    out = ["", "peak bytes of columns (as numbers: --sizes S=1024,Q=128,text=200)"] if seen.peaks else []
+    for peak in seen.peaks:
+        out += _hanging(f"  {peak.process:<18}", f"in {peak.call}: {peak.bytes}")
+    return out
+
+
+def _peaks_for(plan: Plan, sizes: Mapping[str, int]) -> list[str]:
+    out = ["", f"peak bytes of columns at {', '.join(f'{letter}={size}' for letter, size in sizes.items())}"]
+    for process, peak in plan.peak(**sizes).items():
+        shares = ", ".join(f"{share.field} {_bytes(share.bytes)}" for share in peak.shares[:LARGEST])
+        more = f" and {len(peak.shares) - LARGEST} smaller" if len(peak.shares) > LARGEST else ""
+        out += _hanging(f"  {process:<18}", f"{_bytes(peak.bytes)} in {peak.call}: {shares}{more}")
+    return out
+
+
+def _bytes(count: int) -> str:
+    """1.5 MiB"""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {UNITS[unit]}" if unit else f"{count} B"
 
 
 def _hanging(front: str, text: str) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..compile.ir import Field, Graph, Node
 from ..compile.place import CONTROLLER
 from ..compile.plan import Plan
-from ..compile.views import bytes_a_row
+from ..compile.see import bytes_a_row
 
 NAMED = 4  # fields that a label lists; of more it says how many
 UNSAFE = re.compile(r"[^\w \-+*.,:()@=/→]")

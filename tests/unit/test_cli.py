@@ -91,6 +91,11 @@ def test_a_swap_says_what_it_was_bound_to(tmp_path: Path, capsys: pytest.Capture
         (["check", GRPO, "--swap", "gpro=operators.advantage:rloo"], "grpo"),
         (["check", GRPO, "--swap", "grpo=operators.advantage:rlo"], "rlo"),
         (["frobnicate"], "frobnicate"),
+        (["check", GRPO, "--dump", "inferr"], "the passes are trace, freeze, own, infer, version, live, order, place"),
+        (["check", GRPO, "--dump", "infer", "--format", "json"], "leave out --format json"),
+        (["explain", GRPO, "--sizes", "S"], "'S' is no LETTER=NUMBER"),
+        (["explain", GRPO, "--sizes", "S=1024"], "depend on Q, text: give Q=..., text=..."),
+        (["explain", "RLF202", "--json"], "takes no flags"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_why(

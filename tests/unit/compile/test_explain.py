@@ -10,7 +10,7 @@ from small_loops import penalised
 
 from rlflow.compile.codes import CODES
 from rlflow.errors import RlflowError, UsageError
-from rlflow.show import explain_code, explain_json
+from rlflow.show import explain, explain_code, explain_json
 
 
 def line(text: str, start: str) -> str:
@@ -57,6 +57,21 @@ def test_what_is_dropped_and_why() -> None:
         "    reference.log_probs ref",
         "  no call reads it: it never leaves its writer",
     ]
+
+
+def test_peak_bytes_are_polynomials_until_sizes_are_given() -> None:
+    plan = penalised(kl=0.1)
+    # input_ids 8*S + response_mask S - 1 + ref 4*(S - 1), of 512 rows
+    assert line(plan.explain(), "  reference         in") == "reference in reference.log_probs: 6656*S - 2560"
+    text = explain(plan, {"S": 1025, "Q": 128, "text": 200, "b2": 4})
+    assert "\npeak bytes of columns at S=1025, Q=128, text=200, b2=4\n" in text
+    found = line(text, "  reference         6")
+    assert found == "reference 6.5 MiB in reference.log_probs: input_ids 4.0 MiB, ref 2.0 MiB, response_mask 512.0 KiB"
+
+
+def test_sizes_are_letters_of_the_plan() -> None:
+    with pytest.raises(UsageError, match="no size is called `Z`"):
+        explain(penalised(), {"Z": 3})
 
 
 def test_the_same_as_json() -> None:

@@ -56,6 +56,7 @@ def test_a_call_reads_writes_and_frees_by_name() -> None:
         "reads": ("shaping", "response_mask", "uid"),
         "writes": ("advantages", "returns"),
         "frees": ("uid", "shaping"),
+        "frees_rows": (),
         "from_forward": {},
         "dropped": False,
     }
