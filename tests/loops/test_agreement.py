@@ -26,7 +26,7 @@ class TrainRows(ModelRows, PpoRows):
     pass
 
 
-@operator(per="row")
+@operator(per="row", corrects=("engine",))
 def agreed(advantages: Advantages, old: OldLogProbs, rollout: RolloutLogProbs, mask: ResponseMask) -> Advantages:
     gap = (old - rollout).abs().where(mask, old.new_zeros(()))
     assert mask.any() and (rollout.where(mask, rollout.new_tensor(-1.0)) < 0).all(), "nothing was sampled"
