@@ -72,7 +72,7 @@ def _refused(graph: Graph, weights: WeightsUse) -> bool:
     if weights.writer is None:
         return False
     maker = graph.nodes[weights.writer]
-    return maker.failed or any(_refused(graph, given) for given in maker.weights)
+    return maker.failed or any(not given.fits or _refused(graph, given) for given in maker.weights)
 
 
 # --- never closed -----------------------------------------------------------------------------------------------------------------

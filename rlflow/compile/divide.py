@@ -8,8 +8,9 @@ from __future__ import annotations
 from math import gcd, lcm
 
 from ..language.diagnostic import Diagnostic, Label
+from ..language.source import argument_place
 from .facts import Facts, RowSet
-from .ir import Dim, Graph, Node
+from .ir import Dim, Graph, Node, Worker
 from .places import argument, rewritten
 
 
@@ -18,7 +19,7 @@ def divides(graph: Graph, facts: Facts, node: Node, rows: RowSet) -> Diagnostic 
     minis = node.params.get("mini_batches", 1)
     if node.rows == "shard":
         worker = graph.workers[node.params["on"]["$worker"]]
-        return None if _divisible(rows, worker.dp_size * minis) else _Cut(graph, facts, node, rows, minis, worker.dp_size).refused()
+        return None if _divisible(rows, worker.dp_size * minis) else _Cut(graph, facts, node, rows, minis, worker).refused()
     if node.rows == "permute" and not _divisible(rows, minis):
         return _Cut(graph, facts, node, rows, minis, None).refused()
     return None
@@ -31,11 +32,12 @@ def _divisible(rows: RowSet, ways: int) -> bool:
 
 
 class _Cut:
-    """One cut that does not come out even. dp: ranks; None where rows are dealt to mini-batches only."""
+    """One cut that does not come out even. worker: whose ranks get the pieces; None where rows are dealt to mini-batches only."""
 
-    def __init__(self, graph: Graph, facts: Facts, node: Node, rows: RowSet, minis: int, dp: int | None) -> None:
-        self.graph, self.facts, self.node, self.rows, self.minis, self.dp = graph, facts, node, rows, minis, dp
-        self.ways = minis * (dp or 1)
+    def __init__(self, graph: Graph, facts: Facts, node: Node, rows: RowSet, minis: int, worker: Worker | None) -> None:
+        self.graph, self.facts, self.node, self.rows, self.minis, self.worker = graph, facts, node, rows, minis, worker
+        self.dp = None if worker is None else worker.dp_size
+        self.ways = minis * (self.dp or 1)
         way = list(facts.ancestors(rows))
         self.formed = next((r for r in way if r.how == "form"), None)
         padded = next((r for r in way if r.how == "pad"), None)
@@ -47,6 +49,8 @@ class _Cut:
         related = [Label(self.form.at, f"the batch of {self.formed.size} rows is formed here")] if self.form and self.formed else []
         if self.pad is not None:
             related.append(Label(argument(self.pad, "multiple"), f"padded to a multiple of {self.pad.params['multiple']}"))
+        if (worker := self.worker) is not None and worker.dp_size > 1:
+            related.append(Label(argument_place(worker.at, "dp") or worker.at, f"`{worker.name}` has dp={worker.dp_size}"))
         notes, help = self._ways_out()
         return Diagnostic(
             code="RLF510",

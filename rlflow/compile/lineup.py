@@ -21,12 +21,12 @@ def line_up(graph: Graph, facts: Facts, node: Node, uses: list[Use], row_sets: d
         _with_record(facts, node, by_letter)
     found: dict[str, Diagnostic] = {}
     for letter, given in by_letter.items():
-        common = Counter(rows.id for _, rows in given).most_common(1)[0][0]
+        common, agreeing = Counter(rows.id for _, rows in given).most_common(1)[0]
         row_sets[letter] = facts.rowsets[common]
         first = next(use for use, rows in given if rows.id == common)
         for use, rows in given:
             if rows.id != common:
-                found[use.param] = _mismatch(graph, facts, node, first, use)
+                found[use.param] = _mismatch(graph, facts, node, first, use, outvoted=agreeing > 1)
     return found
 
 
@@ -42,8 +42,8 @@ def _with_record(facts: Facts, node: Node, by_letter: dict[str, list[tuple[Use, 
     by_letter[letter] = [*record, *(pair for pair in by_letter.get(letter, []) if not pair[0].param.startswith(of))]
 
 
-def _mismatch(graph: Graph, facts: Facts, node: Node, first: Use, second: Use) -> Diagnostic:
-    """Blame the field that was left behind; name the operator that parted the two."""
+def _mismatch(graph: Graph, facts: Facts, node: Node, first: Use, second: Use, *, outvoted: bool) -> Diagnostic:
+    """Blame the field that most others outvote, or of two the one that was left behind; name the operator that parted them."""
     a, b = (facts.rowsets[facts.rows[use.field]] for use in (first, second))
     above_a, above_b = list(facts.ancestors(a)), list(facts.ancestors(b))
     behind, ahead = (second, first) if b in above_a or a not in above_b else (first, second)
@@ -57,12 +57,17 @@ def _mismatch(graph: Graph, facts: Facts, node: Node, first: Use, second: Use) -
     name_old, name_new = (graph.fields[use.field].name for use in (behind, ahead))
     fill = {"old": name_old, "new": name_new, "op": by.title if by else "?", "was": old, "now": new, "a": old.size, "b": new.size}
     changes = (Label(by.at, "the rows change here"),) if by is not None else ()
+    about_old = Label(behind.at, f"`{name_old}` is about {old}, {old.size} rows")
+    about_new = Label(ahead.at, f"`{name_new}` is about {new}, {new.size} rows")
+    blamed, other = (about_new, about_old) if outvoted and second is ahead else (about_old, about_new)
+    if blamed is about_new and old in chain:
+        help_ = "the other arguments did not go through `{op}`: give `{new}` as it was before"
     return Diagnostic(
         code=code,
         message=message.format(**fill) + f" in `{node.title}`",
-        where=behind.at,
-        label=f"`{name_old}` is about {old}, {old.size} rows",
-        related=(Label(ahead.at, f"`{name_new}` is about {new}, {new.size} rows"), *changes),
+        where=blamed.place,
+        label=blamed.text,
+        related=(other, *changes),
         notes=(note.format(**fill),),
         help=help_.format(**fill),
     )

@@ -1,6 +1,6 @@
 """`@pipeline`: trace the function once, freeze the graph, run the passes, hand back a Plan.
 
-function ──trace──▶ Trace ──freeze──▶ Graph ──PASSES──▶ Facts ──▶ Plan
+function ──trace──▶ Trace ──freeze──▶ Graph ──CHECKS──▶ Facts ──PLANS──▶ Plan
                                         │
                                         └── everything that is wrong: CheckFailed
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, ParamSpec
 
@@ -22,6 +22,7 @@ from . import passes
 from .facts import Facts
 from .freeze import freeze, parameters_of
 from .ir import Graph
+from .passes import Pass
 from .plan import Plan, Swaps
 from .suppress import part
 from .verify import verify, verify_graph
@@ -67,20 +68,21 @@ def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str
     graph, found = freeze(traced, parameters)
     timings["freeze"] = (perf_counter() - start) * 1e3
     facts = Facts()
-    told, suppressed = part(graph, [*traced.diagnostics, *found, *run_passes(graph, facts, timings)])
+    verify_graph(graph)
+    told, suppressed = part(graph, [*traced.diagnostics, *found, *run_passes(passes.CHECKS, graph, facts, timings)])
     told, suppressed = _placed(traced, told), _placed(traced, suppressed)
     if any(d.severity == "error" for d in told):
         raise CheckFailed(told, suppressed, timings)
+    run_passes(passes.PLANS, graph, facts, timings)
     plan = Plan(graph=graph, facts=facts, warnings=tuple(told), suppressed=tuple(suppressed), timings_ms=timings)
     vars(plan)["_rebuild"] = lambda new: _build(run, fn, parameters, {**swaps, **_original_names(traced, new)})
     return plan
 
 
-def run_passes(graph: Graph, facts: Facts, timings: dict[str, float]) -> list[Diagnostic]:
-    """All passes in order, each timed, the tables verified after each."""
-    verify_graph(graph)
+def run_passes(chosen: Sequence[Pass], graph: Graph, facts: Facts, timings: dict[str, float]) -> list[Diagnostic]:
+    """Passes in order, each timed, the tables verified after each."""
     found: list[Diagnostic] = []
-    for one in passes.PASSES:
+    for one in chosen:
         start = perf_counter()
         found += one(graph, facts)
         timings[one.__name__] = (perf_counter() - start) * 1e3

@@ -283,7 +283,7 @@ def padded_after_balancing(program: Program, choose: Choose) -> Fault | None:
     one, two = choose.one(pairs)
     one.call, two.call = two.call, one.call
     one.call.args[0].value, two.call.args[0].value = two.call.args[0].value, one.call.args[0].value
-    return Fault(("RLF502",), two, primary=(one, two), also=(one,))
+    return Fault(("RLF502", "RLF510"), two, primary=(one, two), also=(one,))
 
 
 def not_cut(program: Program, choose: Choose) -> Fault | None:
@@ -448,21 +448,31 @@ def _ways(program: Program, shard: Line) -> int:
     return _number(program.line(f"worker:{worker}"), "dp") * _number(shard, "mini_batches")
 
 
+def _refused_cuts(program: Program, shards: list[Line], total: int) -> list[Line]:
+    """Of each shard the first call on the way to it, itself included, that cannot cut so many rows evenly."""
+    found: list[Line] = []
+    for shard in shards:
+        way = list(shard.makes[0].rows.lineage())
+        cuts = [(line, _number(line, "mini_batches")) for line in program.lines("rebalance") if line.makes[0].rows in way]
+        uneven = [line for line, ways in [*cuts, (shard, _ways(program, shard))] if total % ways]
+        found += [line for line in uneven[:1] if line not in found]
+    return found
+
+
 def indivisible_pad(program: Program, choose: Choose) -> Fault | None:
     spots: list[tuple[Line, int, list[Line]]] = []
     for pad in program.lines("pad"):
         size = pad.call.args[0].value.rows.size if isinstance(pad.call.args[0].value, Whole) else None
-        multiple = _number(pad, "multiple")
-        for number in range(2, multiple + 3):
+        for number in range(2, _number(pad, "multiple") + 3):
             total = number if size is None else -(-size // number) * number
-            failing = [shard for shard in _shards_of(program, pad) if total % _ways(program, shard)]
+            failing = _refused_cuts(program, _shards_of(program, pad), total)
             if len(failing) == 1:
                 spots.append((pad, number, failing))
     if not spots:
         return None
     pad, number, failing = choose.one(spots)
     pad.call.arg("multiple").value = Raw(str(number))
-    return Fault(("RLF510",), pad, primary=tuple(failing))
+    return Fault(("RLF510",), pad, primary=tuple(failing), also=(pad,))
 
 
 def indivisible_ranks(program: Program, choose: Choose) -> Fault | None:
@@ -483,13 +493,12 @@ def indivisible_prompts(program: Program, choose: Choose) -> Fault | None:
     if size is None or not shards:
         return None
     each = size // _number(form, "prompts")
-    wrong = [n for n in range(2, 70) if sum(n * each % _ways(program, shard) != 0 for shard in shards) == 1]
+    wrong = [n for n in range(2, 70) if len(_refused_cuts(program, shards, n * each)) == 1]
     if not wrong:
         return None
     number = choose.one(wrong)
     form.call.arg("prompts").value = Raw(str(number))
-    failing = tuple(shard for shard in shards if number * each % _ways(program, shard))
-    return Fault(("RLF510",), form, primary=failing, also=(form,))
+    return Fault(("RLF510",), form, primary=tuple(_refused_cuts(program, shards, number * each)), also=(form,))
 
 
 COUNTED = ("prompts", "n", "dp", "multiple", "pieces", "max_tokens", "mini_batches", "updates", "every")

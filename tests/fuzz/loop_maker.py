@@ -361,7 +361,8 @@ class Maker:
             mine = {field: why for field, why in holes.items() if "KlRows" in bases}
             record = self.put_together(f"TrainRows{number or ''}", bases, have, mine)
             written = self.program.body[-1]
-            written.reads = {field for model in group for base in model.bases for field in RECORDS[base] if field not in mine}
+            active = {base for model in group for base in model.bases} - ({"KlRows"} if self.in_loss == "off" else set())
+            written.reads = {field for base in active for field in RECORDS[base]}
             self._chain(record, group, bases, mine)
             written.readers = [self.program.line(f"train:{model.feedback}") for model in group]
 

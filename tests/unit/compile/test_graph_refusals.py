@@ -99,3 +99,15 @@ def test_rows_that_are_no_record_are_refused_and_end_the_trace() -> None:
 
     with pytest.raises(CheckFailed, match="`rows` of `pad` is a record, got <field `advantages`>"):
         loop()
+
+
+@pytest.mark.parametrize("prompts", [0, 2.5, "many", lambda: 64])
+def test_a_batch_of_no_number_of_prompts_is_refused_for_that_alone(prompts: int) -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start(prompts=prompts)
+        start.finish(start.rows())
+
+    with pytest.raises(CheckFailed) as refused:
+        loop()
+    assert [d.code for d in refused.value.diagnostics] == ["RLF010" if callable(prompts) else "RLF015"]
