@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def refused(helper: Any) -> tuple[str, list[str]]:
     with pytest.raises(CheckFailed) as found:
         loop()
     (one,) = (d for d in found.value.diagnostics if d.severity == "error")
-    line = open(one.where.file).read().splitlines()[one.where.line - 1]
+    line = Path(one.where.file).read_text().splitlines()[one.where.line - 1]
     return line[one.where.column : one.where.end_column], [label.text for label in one.related]
 
 
