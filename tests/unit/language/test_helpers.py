@@ -31,7 +31,7 @@ def refused(helper: Any) -> tuple[str, list[str]]:
 
     with pytest.raises(CheckFailed) as found:
         loop()
-    (one,) = (d for d in found.value.diagnostics if d.severity == "error")
+    (one,) = (d for d in found.value.diagnostics if d.code == "RLF121")
     line = Path(one.where.file).read_text().splitlines()[one.where.line - 1]
     return line[one.where.column : one.where.end_column], [label.text for label in one.related]
 
