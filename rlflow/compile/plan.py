@@ -23,7 +23,7 @@ from .ir import Dim, Graph, decode, encode
 from .lag import gaps_of, refused
 from .peak import live_bytes, peaks
 from .see import see
-from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, Views
+from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, StateView, Views
 
 SCHEMA = 2  # of the JSON: one more whenever an old plan can no longer be read, or would be understood otherwise
 Swaps = Mapping[str, Callable[..., Any]]  # node name -> what replaces its operator
@@ -84,6 +84,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def feedbacks(self) -> tuple[FeedbackView, ...]:
         """Every back edge."""
         return self.views.feedbacks
+
+    @property
+    def state(self) -> tuple[StateView, ...]:
+        """What lives across steps: all of it."""
+        return self.views.state
 
     @property
     def dropped(self) -> DroppedView:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ..language.spec import DTYPES
 from .bytes import ColumnBytes
 from .drops import reads
-from .facts import Facts, Shift
-from .ir import Dim, Feedback, Field, Graph, Node, Worker
+from .facts import Edge, Facts, Shift
+from .ir import Feedback, Field, Graph, Node, Worker
 from .peak import peaks
-from .place import CONTROLLER
-from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, PeakView, Reason, ShiftView, Views, WorkerView
+from .views import DroppedView, EdgeView, FeedbackView, FieldView, OperatorView, PeakView, Reason, ShiftView, StateView, Views, WorkerView
 
 UNREAD = "no call reads it: it never leaves its writer"
 
@@ -30,16 +26,20 @@ def see(graph: Graph, facts: Facts) -> Views:
     return Views(
         pipeline=graph.name,
         module=graph.module,
+        state=tuple(
+            StateView(name=kept.name, owner=kept.owner, bytes=str(kept.bytes), in_checkpoint=kept.in_checkpoint) for kept in facts.state
+        ),
         feedbacks=tuple(_feedback(graph, facts, feedback) for feedback in graph.feedbacks),
         fields=tuple(seen),
         operators=tuple(_operator(graph, facts, node) for node in graph.nodes if not node.is_record),
-        edges=tuple(_edges(graph, facts, fields, readers)),
+        edges=tuple(_edge(graph, edge) for edge in facts.edges),
         dropped=_dropped(graph, facts, seen),
         peaks=tuple(
             PeakView(process=process, call=call, bytes=str(size)) for process, calls in peaks(graph, facts).items() for call, size in calls
         ),
         workers=tuple(_worker(graph, facts, worker) for worker in graph.workers),
         shifts=tuple(_shift(graph, shift) for shift in facts.sleeps),
+        fused=tuple(tuple(graph.nodes[node].name for node in nodes) for nodes in facts.fused),
     )
 
 
@@ -127,42 +127,14 @@ def _dropped(graph: Graph, facts: Facts, fields: list[FieldView]) -> DroppedView
     return DroppedView(fields=tuple(dict.fromkeys(f.name for f in unread)), operators=tuple(why), reasons=tuple(reasons))
 
 
-def _edges(graph: Graph, facts: Facts, fields: list[Field], readers: dict[int, list[Node]]) -> Iterator[EdgeView]:
-    """Fields by (process that makes them, process that reads them). The controller is sent no field."""
-    crossing: dict[tuple[str, str], list[Field]] = {}
-    for field in fields:
-        sender = facts.site[field.node]
-        for receiver in dict.fromkeys(_receiver(graph, facts, node, sender) for node in readers[field.id]):
-            if receiver not in (sender, CONTROLLER):
-                crossing.setdefault((sender, receiver), []).append(field)
-    for (sender, receiver), sent in crossing.items():
-        size, text = bytes_a_row(facts, sent)
-        yield EdgeView(from_=sender, to=receiver, fields=tuple(f.name for f in sent), bytes=str(size), text=text)
-
-
-def bytes_a_row(facts: Facts, fields: list[Field]) -> tuple[Dim, tuple[str, ...]]:
-    """What a row of these columns takes, and those that are text, whose length only the run knows."""
-    size, text = Dim.of(0), list[str]()
-    for field in fields:
-        spec = facts.specs[field.id]
-        width = DTYPES[spec.dtype].size
-        if width is None:
-            text.append(field.name)
-        else:
-            size += _elements(spec.shape[1:]) * width
-    return size, tuple(text)
-
-
-def _receiver(graph: Graph, facts: Facts, node: Node, sender: str) -> str:
-    """The process of a reader. After a shard the rows of a data-parallel worker are on other ranks than those that scored them."""
-    site = facts.site[node.id]
-    ranks = graph.workers[node.worker].dp_size if node.worker is not None else 1
-    moved = ranks > 1 and any(rows.scope in ("shard", "micro") for use in node.uses if (rows := facts.rows_of(use.field)))
-    return f"{site} (other ranks)" if site == sender and moved else site
-
-
-def _elements(shape: tuple[Dim, ...]) -> Dim:
-    count = Dim.of(1)
-    for dim in shape:
-        count *= dim
-    return count
+def _edge(graph: Graph, edge: Edge) -> EdgeView:
+    return EdgeView(
+        from_=edge.sender,
+        to=edge.receiver,
+        fields=tuple(graph.fields[field].name for field in edge.keyed),
+        bytes=str(edge.step_bytes),
+        row_bytes=str(edge.row_bytes),
+        text=tuple(graph.fields[field].name for field in edge.text),
+        inline=edge.inline,
+        weights=tuple(graph.feedbacks[feedback].name for feedback in edge.weights),
+    )

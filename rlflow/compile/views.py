@@ -9,6 +9,7 @@ dropped     what the plan leaves out, and why
 peaks       the most bytes of columns that each process holds
 workers     processes with an engine, their ranks and devices
 shifts      what goes to sleep and wakes where workers share devices
+fused       row operators of which the controller makes one plan
 """
 
 from __future__ import annotations
@@ -50,13 +51,25 @@ class OperatorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeView(msgspec.Struct, frozen=True, kw_only=True):
-    """What crosses from one process to another."""
+    """What crosses from one process to another. Sizes are polynomials in the sizes of the graph; text is not counted."""
 
     from_: str = msgspec.field(name="from")
     to: str
-    fields: tuple[str, ...]
-    bytes: str  # a row, a polynomial in the sizes of the graph; text not counted
-    text: tuple[str, ...]  # those of the fields that are text, as long as the text is
+    fields: tuple[str, ...]  # columns: by key, the receiver takes them from the pool
+    bytes: str  # of a step, everything
+    row_bytes: str  # of the columns, a row at its own length
+    text: tuple[str, ...]  # those of the columns that are text, as long as the text is
+    inline: tuple[str, ...]  # what the messages hold themselves
+    weights: tuple[str, ...]  # feedbacks: version k + 1
+
+
+class StateView(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that lives across steps."""
+
+    name: str
+    owner: str  # worker, operator, feedback, or the controller
+    bytes: str  # of one copy, in letters like N_actor, the parameters of `actor`
+    in_checkpoint: bool
 
 
 class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +136,7 @@ class Views(msgspec.Struct, frozen=True, kw_only=True):
 
     pipeline: str
     module: str
+    state: tuple[StateView, ...]
     feedbacks: tuple[FeedbackView, ...]
     fields: tuple[FieldView, ...]
     operators: tuple[OperatorView, ...]
@@ -131,3 +145,4 @@ class Views(msgspec.Struct, frozen=True, kw_only=True):
     peaks: tuple[PeakView, ...]
     workers: tuple[WorkerView, ...]
     shifts: tuple[ShiftView, ...]  # of one step, in order
+    fused: tuple[tuple[str, ...], ...]  # row operators that are one index plan

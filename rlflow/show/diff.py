@@ -1,4 +1,4 @@
-"""`rlflow diff A.py B.py`: what changes between two plans, in parameters, workers, calls, fields, hops, feedbacks.
+"""`rlflow diff A.py B.py`: what changes between two plans, in parameters, workers, calls, fields, hops, feedbacks, state.
 
     rows(A), rows(B) ──by key──▶ only in A: removed · only in B: added · in both, not equal: changed, attribute by attribute
 
@@ -69,8 +69,9 @@ def _tables(plan: Plan) -> dict[str, Rows]:
         "workers": {row["name"]: row for row in data["workers"]},
         "operators": {row["name"]: _without("at", row) | _options(plan, row["name"]) for row in data["operators"]},
         "fields": {f"{row['writer']}.{row['name']}": _without("born", row) for row in data["fields"]},
-        "edges": {f"{row['from']} → {row['to']}": row for row in data["edges"]},
+        "edges": {f"{row['from']} → {row['to']}": row for row in data["edges"] if row["fields"] or row["weights"]},
         "feedbacks": {row["name"]: row for row in data["feedbacks"]},
+        "state": {f"{row['owner']}.{row['name']}": row for row in data["state"]},
     }
 
 
@@ -190,6 +191,8 @@ def _about(section: str, row: Mapping[str, Any]) -> str:
         case "fields":
             return f"{row['dtype']}{_text(row['shape'])} {row['role'] or ''}, read by {', '.join(row['readers']) or 'nobody'}"
         case "edges":
-            return f"{', '.join(row['fields'])}: {row['bytes']} bytes a row"
+            return f"{', '.join([*row['fields'], *row['weights']])}: {row['bytes']} bytes a step"
+        case "state":
+            return f"{row['bytes']} bytes{', in the checkpoint' * row['in_checkpoint']}"
         case _:
             return f"on {row['owner']}, trained rows are at most {row['worst_gap']} behind"

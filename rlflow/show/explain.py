@@ -1,10 +1,11 @@
 """`rlflow explain pipelines/grpo.py`: the views of a plan as text, 138 columns wide.
 
-processes   which call runs where
+state       what lives across steps: to be counted on one hand
+processes   which call runs where; row operators that the controller makes one plan of
 workers     their ranks and devices; who gives memory up before which call, where they share devices
 feedbacks   each back edge, its readings and who holds them
 fields      by writer: type, role, rows, the versions it depends on, its readers, and after which of them it is freed
-hops        what crosses from process to process, in bytes a row
+hops        what crosses from process to process in a step: columns, weights, the controller's messages
 dropped     what is not computed, or never leaves its writer, and why
 peak bytes  of the pool and of each process: polynomials, or numbers with --sizes
 """
@@ -19,7 +20,7 @@ import msgspec
 
 from ..compile.place import CONTROLLER
 from ..compile.plan import Plan
-from ..compile.views import FieldView, Views
+from ..compile.views import EdgeView, FieldView, StateView, Views
 from .report import finding
 
 WIDTH = 138
@@ -33,7 +34,7 @@ def explain(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 
     sizes: values of letters; peak bytes are then numbers. Raises UsageError for one that the plan does not have, or lacks.
     """
-    sections = (_processes, _workers, _shifts, _feedbacks, _fields, _hops, _dropped)
+    sections = (_state, _processes, _workers, _shifts, _feedbacks, _fields, _hops, _dropped)
     parts = [_head(plan.views), *(line for section in sections for line in section(plan.views))]
     parts += _peaks(plan.views) if sizes is None else _peaks_for(plan, sizes)
     parts += [f"\n{warning}" for warning in plan.warnings]
@@ -59,14 +60,28 @@ def _head(seen: Views) -> str:
     return f"{seen.pipeline} ({seen.module}): " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
 
 
+def _state(seen: Views) -> list[str]:
+    """One line an owner: what a checkpoint holds, then what is made anew."""
+    owners: dict[str, list[StateView]] = {}
+    for kept in seen.state:
+        owners.setdefault(kept.owner, []).append(kept)
+    out = ["", "state (all that lives across steps; bytes of one copy)"] if owners else []
+    for owner, held in owners.items():
+        saved, lost = ([f"{one.name} {one.bytes}" for one in held if one.in_checkpoint is kept] for kept in (True, False))
+        parts = [f"in the checkpoint: {', '.join(saved)}"] * bool(saved) + [f"not in it: {', '.join(lost)}"] * bool(lost)
+        out += _hanging(f"  {owner:<18}", "; ".join(parts))
+    return out
+
+
 def _processes(seen: Views) -> list[str]:
     sites: dict[str, list[str]] = {}
     for call in seen.operators:
         sites.setdefault(call.worker, []).append(f"x {call.name}" if call.dropped else call.name)
     out = ["", "processes"]
     for site, calls in sites.items():
-        plans = " (row plans: keys, lengths and ids, no field is sent here)" if site == CONTROLLER else ""
-        out += _hanging(f"  {site:<18}", ", ".join(calls) + plans)
+        plans = [f"{' → '.join(plan)} (one row plan)" for plan in seen.fused if len(plan) > 1] if site == CONTROLLER else []
+        alone = [call for call in calls if not any(call in plan for plan in seen.fused if len(plan) > 1)]
+        out += _hanging(f"  {site:<18}", ", ".join([*alone, *plans]))
     return out
 
 
@@ -135,14 +150,28 @@ def _versions(row: FieldView) -> str:
 
 
 def _hops(seen: Views) -> list[str]:
-    out = ["", "hops (a column that the receiver does not read stays where it was made)"]
+    out = ["", "hops of a step (a column that the receiver does not read stays where it was made)"]
     for edge in seen.edges:
-        size = [f"{edge.bytes} bytes"] if edge.bytes != "0" else []
-        size += [f"the text of {', '.join(edge.text)}"] if edge.text else []
-        out += _hanging(f"  {f'{edge.from_} → {edge.to}':<32}", f"{', '.join(edge.fields)}: {' and '.join(size)} a row")
-    for row in seen.feedbacks:
-        for engine in row.served_by:
-            out += _hanging(f"  {f'{row.owner} → {engine}':<32}", f"weights of {row.name}, version k + 1, once a step")
+        text = f"weights of {', '.join(edge.weights)}, version k + 1: {edge.bytes} bytes" if edge.weights else _columns(edge)
+        out += _hanging(f"  {f'{edge.from_} → {edge.to}':<32}", text) if edge.fields or edge.weights else []
+    return [*out, *_messages(seen)]
+
+
+def _columns(edge: EdgeView) -> str:
+    size = [f"{edge.bytes} bytes, {edge.row_bytes} a row"] if edge.row_bytes != "0" else []
+    size += [f"the text of {', '.join(edge.text)}"] if edge.text else []
+    return f"{', '.join(edge.fields)}: {' and '.join(size)}"
+
+
+def _messages(seen: Views) -> list[str]:
+    """What the controller says and hears: one line a process."""
+    said = {edge.to: edge for edge in seen.edges if edge.from_ == CONTROLLER}
+    heard = {edge.from_: edge for edge in seen.edges if edge.to == CONTROLLER}
+    out: list[str] = []
+    for process in dict.fromkeys([*said, *heard]):
+        sides = [(">", said.get(process)), ("<", heard.get(process))]
+        text = "; ".join(f"{mark} {', '.join(edge.inline)}: {edge.bytes} bytes" for mark, edge in sides if edge is not None)
+        out += _hanging(f"  {f'{CONTROLLER} ↔ {process}':<32}", text)
     return out
 
 

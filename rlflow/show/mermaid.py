@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..compile.ir import Field, Graph, Node
+from ..compile.bytes import row_bytes
+from ..compile.ir import Dim, Field, Graph, Node
 from ..compile.place import CONTROLLER
 from ..compile.plan import Plan
-from ..compile.see import bytes_a_row
 
 NAMED = 4  # fields that a label lists; of more it says how many
 UNSAFE = re.compile(r"[^\w \-+*.,:()@=/→]")
@@ -65,8 +65,9 @@ def _label(plan: Plan, node: Node, fields: list[Field]) -> str:
     label = ", ".join(names) if len(names) <= NAMED else f"{', '.join(names[: NAMED - 1])} + {len(names) - NAMED + 1} more"
     here, site = plan.facts.site[node.id], plan.facts.site
     sent = [field for field in fields if here not in (CONTROLLER, site[plan.graph.origin(field.id).node])]
-    size, text = bytes_a_row(plan.facts, sent)
-    parts = [f"{size} bytes a row"] * (size != 0) + ["text"] * bool(text)
+    sizes = [row_bytes(plan.facts.specs[field.id]) for field in sent]
+    size = sum((one for one in sizes if one is not None), start=Dim.of(0))
+    parts = [f"{size} bytes a row"] * (size != 0) + ["text"] * (None in sizes)
     return f"{label}: {' + '.join(parts)}" if parts else label
 
 

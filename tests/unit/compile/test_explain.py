@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small_loops import penalised
 
+from pipelines.grpo import grpo
 from rlflow.compile.codes import CODES
 from rlflow.errors import RlflowError, UsageError
 from rlflow.show import explain, explain_code, explain_json
@@ -31,17 +32,35 @@ def test_what_nobody_reads_is_marked() -> None:
     assert line(text, "x reference.log_probs") == "x reference.log_probs on reference, per row, dropped"
 
 
-def test_hops_are_counted_in_bytes_a_row() -> None:
+def test_hops_are_counted_in_bytes() -> None:
     text = penalised(kl=0.1).explain()
-    assert line(text, "  host → actor") == "host → actor advantages: 4*S - 4 bytes a row"
-    # input_ids i64[S] + response_mask flag[S - 1]
-    assert line(text, "  engine.rollout → reference") == "engine.rollout → reference input_ids, response_mask: 9*S - 1 bytes a row"
-    assert line(text, "  actor → engine ") == "actor → engine weights of policy, version k + 1, once a step"
+    assert line(text, "  host → actor ") == "host → actor advantages: 2048*S - 2048 bytes, 4*S - 4 a row"
+    # 512 rows of input_ids i64[S] + response_mask flag[S - 1]
+    assert line(text, "  engine.rollout → reference").endswith(" input_ids, response_mask: 4608*S - 512 bytes, 9*S - 1 a row")
+    assert line(grpo().explain(), "  actor → engine ") == "actor → engine weights of policy, version k + 1: 4*N_actor bytes"
+
+
+def test_what_the_controller_says_and_hears_is_a_line_a_process() -> None:
+    said = line(penalised().explain(), "  controller ↔ actor")
+    assert said.startswith("controller ↔ actor > keys, version, rows, cuts: ")
+    assert "; < key, metrics: " in said
 
 
 def test_rows_that_change_their_rank_cross_too() -> None:
-    assert "old: 4*S - 4 bytes a row" in line(penalised(dp=2).explain(), "  actor → actor (other ranks)")
+    assert line(penalised(dp=2).explain(), "  actor → actor (other ranks)").endswith(" old: 2048*S - 2048 bytes, 4*S - 4 a row")
     assert "other ranks" not in penalised(dp=1).explain()
+
+
+def test_what_lives_across_steps_comes_first() -> None:
+    text = grpo(max_lag=1).explain()
+    assert text.splitlines()[2] == "state (all that lives across steps; bytes of one copy)"
+    state = text[text.index("\nstate (") : text.index("\nprocesses\n")].strip().splitlines()[1:]
+    assert [row.split()[0] for row in state if row[2] != " "] == ["actor", "engine", "dataset", "integer_match", "controller"]
+    assert "in the checkpoint: weights 4*N_actor, optimizer 8*N_actor, " in state[0]
+
+
+def test_row_operators_that_are_one_plan() -> None:
+    assert line(grpo().explain(), "  controller   ") == "controller form_batch, pad → rebalance → shard → micro_pack (one row plan)"
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:

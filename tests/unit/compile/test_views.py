@@ -23,10 +23,11 @@ def by_name(rows: Any, name: str) -> dict[str, Any]:
 
 def test_the_keys_that_machines_rely_on() -> None:
     seen = data()
-    assert seen.keys() >= {"fields", "operators", "edges", "feedbacks", "dropped"}
+    assert seen.keys() >= {"fields", "operators", "edges", "feedbacks", "state", "dropped"}
     assert seen["fields"][0].keys() >= {"name", "dtype", "shape", "scope", "role", "writer", "readers", "born", "dies", "version"}
     assert seen["operators"][0].keys() >= {"name", "worker", "per", "reads", "writes", "frees"}
     assert seen["edges"][0].keys() >= {"from", "to", "fields", "bytes"}
+    assert seen["state"][0].keys() >= {"name", "owner", "bytes", "in_checkpoint"}
     assert seen["dropped"].keys() >= {"fields", "operators"}
 
 
@@ -86,6 +87,26 @@ def test_a_feedback() -> None:
         "move": ("actor.train",),
         "next": ("sync",),
     }
+
+
+def test_an_edge() -> None:
+    (edge,) = (edge for edge in data(kl=0.1)["edges"] if edge["to"] == "reference" and edge["fields"])
+    assert edge == {
+        "from": "engine.rollout",
+        "to": "reference",
+        "fields": ("input_ids", "response_mask"),
+        "bytes": "4608*S - 512",
+        "row_bytes": "9*S - 1",
+        "text": (),
+        "inline": (),
+        "weights": (),
+    }
+
+
+def test_what_lives_across_steps() -> None:
+    kept = {(one.owner, one.name): (one.bytes, one.in_checkpoint) for one in grpo().state}
+    assert kept["actor", "optimizer"] == ("8*N_actor", True)
+    assert kept["engine", "replica"] == ("4*N_engine", False)
 
 
 def test_what_is_dropped_has_a_reason() -> None:

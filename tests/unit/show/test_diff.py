@@ -67,7 +67,7 @@ def test_workers_are_named_not_numbered() -> None:
 def test_as_text() -> None:
     lines = as_text(diff(penalised(kl=0.0), penalised(kl=0.1))).splitlines()
     assert lines[:4] == ["penalised → penalised", "", "parameters", "  ~ kl: 0.0 → 0.1"]
-    assert "  + reference → actor: ref: 4*S - 4 bytes a row" in lines
+    assert "  + reference → actor: ref: 2048*S - 2048 bytes a step" in lines
     assert "  ~ actor.train: reads + ref; frees + ref; losses.kl_penalty off → {'beta': 0.1}" in lines
 
 
