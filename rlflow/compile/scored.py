@@ -44,9 +44,19 @@ def corrected_by(facts: Facts, node: Node) -> tuple[str, ...]:
 
 
 def trains(graph: Graph, node: Node) -> Feedback | None:
-    """The feedback of the policy that a call trains: its losses read log-probs of the training forward. None for a critic's."""
+    """The feedback of the policy that a call trains: its losses read log-probs of the training forward. None for a critic's.
+
+    A call that trains without losses of ours does it for a policy if it reads log-probs itself.
+    """
     moved = next((w.feedback for w in node.weights if w.reading == "move" and w.feedback is not None), None)
-    return None if moved is None or not any(loss.scores and loss.active for loss in node.losses) else graph.feedbacks[moved]
+    if moved is None:
+        return None
+    scores = any(loss.scores and loss.active for loss in node.losses) if node.losses else any(map(_of_log_probs, node.uses))
+    return graph.feedbacks[moved] if scores else None
+
+
+def _of_log_probs(use: Use) -> bool:
+    return use.read and use.declared is not None and use.declared.role is not None and use.declared.role.kind == "log_prob"
 
 
 def allowed(facts: Facts, node: Node, uses: Sequence[Use]) -> set[str]:

@@ -147,6 +147,9 @@ class Count(int):
     def __mod__(self, other: int) -> int:
         return self._by(other, int.__mod__(self, other), _remainder)
 
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return self // other, Count(int.__mod__(self, other), self.unit, *self.said)
+
     # --- what the results are ----------------------------------------------------------------------------------------------------
     def _sum(self, other: object, value: int, sign: str) -> int:
         if isinstance(other, Count) and other.unit != self.unit:

@@ -9,9 +9,14 @@ import pytest
 from small_loops import penalised
 from start import Start
 from vocabulary import (
+    Advantages,
     B,
     Critic,
+    Embedded,
+    InputIds,
     ModelRows,
+    OldLogProbs,
+    Policy,
     PolicyForward,
     S,
     T,
@@ -21,16 +26,22 @@ from vocabulary import (
     TrainRows,
     Trajectories,
     Values,
+    dataset,
+    dispatch,
+    exact_match,
+    form_batch,
     gae,
     group,
     imitate,
     micro_pack,
     pad,
     ppo_clip,
+    shaping,
     shard,
     sync,
     truncated_importance,
 )
+from vocabulary import grpo as grpo_advantage
 
 from operators.records import Sample
 from pipelines.grpo import grpo
@@ -108,8 +119,6 @@ def test_a_copy_names_a_result_and_an_argument(copies: dict[str, str], message: 
 
     @pipeline
     def loop() -> None:
-        from vocabulary import dataset, dispatch
-
         s = Start()
         Engine("copier").rollout(s.policy.served, dispatch(dataset("x"), n=2))
         s.finish(s.rows())
@@ -219,3 +228,29 @@ def test_V12_an_anchor_at_k_on_rows_of_an_older_version_needs_a_correction() -> 
 
     assert codes(lambda: loop(corrected=True)) == []
     assert codes(lambda: loop(corrected=False)) == ["RLF307"]
+
+
+class Own(Torch):
+    """Trains by a rule of its own, without losses."""
+
+    @operator(per="batch")
+    def fit(self, weights: Move[Policy], input_ids: InputIds, old_log_probs: OldLogProbs, advantages: Advantages) -> Next[Policy]: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(("max_lag", "corrected", "expected"), [(0, False, []), (1, False, ["RLF307"]), (1, True, [])])
+def test_a_call_that_trains_without_losses_is_judged_by_what_it_reads(max_lag: int, corrected: bool, expected: list[str]) -> None:
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        own, engine = Own("own"), Embedded("own engine")
+        policy = Feedback("own", init=own.load(), max_lag=max_lag)
+        ready = form_batch(engine.rollout(policy.served, dispatch(dataset("x"), n=2)), prompts=4)
+        score = exact_match(ready.response_text, ready.answer, ready.response_mask)
+        weighed = grpo_advantage(shaping(score.token_level_scores), ready.response_mask, ready.uid).advantages
+        old = own.log_probs(policy.current, ready.input_ids, ready.response_mask)
+        if corrected:
+            weighed = truncated_importance(weighed, old, ready.rollout_log_probs, ready.response_mask)
+        policy.close(sync(own.fit(policy.move, ready.input_ids, old, weighed), engine))
+        s.finish(s.rows())
+
+    assert codes(loop) == expected

@@ -166,6 +166,7 @@ def test_what_comes_out(compute: Callable[[], Any], expected: tuple[float, str |
         (lambda: a(3, "prompts") + a(4, "trajectories"), "prompts + trajectories: counts of two things do not add up"),
         (lambda: a(3, "prompts") - a(4, "ranks"), "prompts - ranks: counts of two things do not add up"),
         (lambda: a(8, "rows") / a(2, "prompts"), "rows divided by prompts: nothing counts that"),
+        (lambda: divmod(a(8, "rows"), a(2, "prompts")), "rows divided by prompts: nothing counts that"),
         (lambda: a(8, "rows") % a(2, "prompts"), "rows divided by prompts: nothing counts that"),
         (lambda: sum([a(3, "prompts"), a(4, "rows")]), "prompts + rows: counts of two things do not add up"),
     ],
