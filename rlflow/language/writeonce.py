@@ -1,7 +1,8 @@
-"""Write-once: an operator reads what it is given and returns what it owns; it changes nothing that it was given.
+"""Write-once: an operator, or a loss, reads what it is given and returns what it owns; it changes nothing that it was given.
 
-    hold     before the call: a tensor's version counter, a shallow copy of a list or a dict, a digest of a numpy array
-    settle   after it: what has changed is an OperatorError that names operator, input and fix
+    hold        before the call: a tensor's version counter, a shallow copy of a list or a dict, a digest of a numpy array
+    settle      after it: what has changed is an OperatorError that names operator, input and fix
+    not_owned   in debug: so is a result in the memory of an input
 
 The version counter costs about a microsecond a tensor and is always compared. It does not see a write through `.data`,
 `.numpy()` or a kernel of one's own. So in debug runs (`rlflow run --debug`, which sets RLFLOW_DEBUG=1) and in all of our
@@ -13,19 +14,15 @@ No torch is imported here: an input's type says what it is.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_origin
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..errors import OperatorError
 from .body import place_of
-from .loss import Micro, Objective
-from .record import Record
-
-if TYPE_CHECKING:
-    from .operator import Declaration
 
 VARIABLE = "RLFLOW_DEBUG"
 debug = os.environ.get(VARIABLE, "") not in ("", "0")  # worker processes inherit it
@@ -33,7 +30,10 @@ debug = os.environ.get(VARIABLE, "") not in ("", "0")  # worker processes inheri
 Kind = Literal["tensor", "array", "list", "dict", "tuple", "record", "micro", "plain"]
 KINDS: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array"}
 KINDS |= {"builtins.list": "list", "builtins.dict": "dict", "builtins.tuple": "tuple"}
+KINDS |= {"rlflow.language.record.Record": "record", "rlflow.language.loss.Micro": "micro", "rlflow.language.loss.Objective": "micro"}
 COPY = {"tensor": ".clone()", "array": ".copy()", "list": ".copy()", "dict": ".copy()"}
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 
 
 class Held(NamedTuple):
@@ -56,22 +56,45 @@ def hold(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Held]:
     return held
 
 
-def settle(declaration: Declaration, held: Iterable[Held], result: Any) -> None:
-    """Raises OperatorError if an input has changed, or in debug if a new field of the result shares memory with one."""
+def settle(fn: Function, held: Iterable[Held]) -> None:
+    """Raises OperatorError if `fn` has changed an input."""
     for one in held:
         if _changed(one):
-            raise OperatorError(_wrote(declaration, one))
-    if debug:
-        _owns(declaration, held, result)
+            raise OperatorError(_wrote(fn, one))
+
+
+def not_owned(fn: Function, held: Iterable[Held], result: Any) -> str | None:
+    """What is wrong with a result that shares memory with an input; None if none does."""
+    given = [(one, _memory(one.value, one.kind)) for one in held]
+    new = vars(result) if _kind_of(result) == "record" else {"": result}
+    for name, value in new.items():
+        memory = _memory(value, _kind_of(value))
+        shared = next((one for one, there in given if memory and there and memory[0] < there[1] and there[0] < memory[1]), None)
+        if shared is not None:
+            return _returned(fn, shared, name)
+    return None
+
+
+def guarded(fn: F) -> F:
+    """A method of a loss, `fn(self, forward, rows)`, that may not write into what the forward yields or the rows hold."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        held: list[Held] = []
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        for argument, value in given:
+            for name, one in _attributes(value):
+                _hold(held, argument, f".{name}", one)
+        result = fn(*args, **kwargs)
+        settle(fn, held)
+        return result
+
+    return call  # type: ignore[return-value]
 
 
 # --- what is held ---------------------------------------------------------------------------------------------------------------------
-@cache
+@functools.cache
 def _kind(cls: type[Any]) -> Kind:
-    if issubclass(cls, Record):
-        return "record"
-    if issubclass(cls, Micro | Objective):
-        return "micro"
     for base in cls.__mro__:
         if (kind := KINDS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
             return kind
@@ -101,6 +124,15 @@ def _parts(value: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
         yield ".parts", value.parts
     elif kind in ("list", "tuple") and value and _kind_of(value[0]) != "plain":  # text is told by its first row
         yield from ((f"[{i}]", one) for i, one in enumerate(value))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a loss can read of an argument: public attributes, those of a record behind it included."""
+    for name, one in getattr(value, "__dict__", {}).items():
+        if not name.startswith("_"):
+            yield name, one
+        elif _kind_of(one) == "record":
+            yield from _attributes(one)
 
 
 def _mark(value: Any, kind: Kind) -> Any:
@@ -149,17 +181,7 @@ def _digest(array: Any) -> bytes:
     return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
-# --- who owns a result ----------------------------------------------------------------------------------------------------------------
-def _owns(declaration: Declaration, held: Iterable[Held], result: Any) -> None:
-    given = [(one, _memory(one.value, one.kind)) for one in held]
-    new = vars(result) if isinstance(result, Record) else {"": result}
-    for name, value in new.items():
-        memory = _memory(value, _kind_of(value))
-        shared = next((one for one, there in given if memory and there and memory[0] < there[1] and there[0] < memory[1]), None)
-        if shared is not None and not _mirrors(declaration):
-            raise OperatorError(_not_owned(declaration, shared, name))
-
-
+# --- where it lies --------------------------------------------------------------------------------------------------------------------
 def _memory(value: Any, kind: Kind) -> tuple[int, int] | None:
     """First byte and the byte behind the last of what a value is stored in; None for nothing, or nothing that is known."""
     if kind == "tensor":
@@ -175,43 +197,36 @@ def _memory(value: Any, kind: Kind) -> tuple[int, int] | None:
     return (id(value), id(value) + 1) if kind in COPY and value else None
 
 
-def _mirrors(declaration: Declaration) -> bool:
-    """`-> RowsT` or `-> Micro[RowsT]`: the fields of the argument, on other rows."""
-    hint = declaration.hints.get("return")
-    return isinstance(hint, TypeVar) or get_origin(hint) is Micro
-
-
 # --- what is said ---------------------------------------------------------------------------------------------------------------------
-def _wrote(declaration: Declaration, held: Held) -> str:
-    whose = f"{_title(declaration)}, or a loss that it calls," if ".parts" in held.inside else _title(declaration)
-    name = _name(declaration, held)
+def _wrote(fn: Function, held: Held) -> str:
+    name = _name(fn, held)
     return (
-        f"{whose} wrote into its input `{name}`: every other reader of that field would see the change. "
+        f"{_title(fn)} wrote into its input `{name}`: every other reader of that field would see the change. "
         f"Write to a copy: `{_variable(name)} = {name}{COPY[held.kind]}`"
     )
 
 
-def _not_owned(declaration: Declaration, held: Held, result: str) -> str:
-    name, what = _name(declaration, held), f"`{result}`" if result else "its result"
+def _returned(fn: Function, held: Held, result: str) -> str:
+    name, what = _name(fn, held), f"`{result}`" if result else "its result"
     return (
-        f"{_title(declaration)} returns memory of its input `{name}` as {what}: an operator returns only what it owns, "
+        f"{_title(fn)} returns memory of its input `{name}` as {what}: an operator returns only what it owns, "
         f"for an input may be freed while the result is still read. Return a copy: `{name}{COPY[held.kind]}`"
     )
 
 
-def _title(declaration: Declaration) -> str:
-    return f"`{declaration.fn.__qualname__.rpartition('<locals>.')[2]}` ({place_of(declaration.fn)})"
+def _title(fn: Function) -> str:
+    return f"`{fn.__qualname__.rpartition('<locals>.')[2].removesuffix('.__call__')}` ({place_of(fn)})"
 
 
-def _name(declaration: Declaration, held: Held) -> str:
-    return f"{_parameter(declaration, held.argument)}{held.inside}"
+def _name(fn: Function, held: Held) -> str:
+    return f"{_parameter(fn, held.argument)}{held.inside}"
 
 
-def _parameter(declaration: Declaration, argument: int | str) -> str:
+def _parameter(fn: Function, argument: int | str) -> str:
     """The parameter that an argument went to."""
     if isinstance(argument, str):
         return argument
-    parameters = list(declaration.signature.parameters.values())
+    parameters = list(inspect.signature(fn).parameters.values())
     return next((p.name for p in parameters[: argument + 1] if p.kind is p.VAR_POSITIONAL), None) or parameters[argument].name
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlflow import Micro, Next, Objective, Record, RowsT, Tensor, Worker, dims, f32, operator, text
+from rlflow import Loss, Micro, Next, Objective, Record, RowsT, Tensor, Worker, dims, f32, operator, text
+from rlflow.engines.train.filled import Filled
 from rlflow.errors import OperatorError
 from rlflow.language import writeonce
 
@@ -149,11 +150,41 @@ def test_an_array_is_compared_by_what_it_holds() -> None:
 
 
 @pytest.mark.usefixtures("cheap")
-def test_a_loss_that_writes_into_a_micro_batch_is_found_behind_train() -> None:
+def test_an_engine_that_writes_into_a_micro_batch_is_found() -> None:
     objective: Objective[Any, Any] = Objective(rows=None, losses=(), parts=((pair(), pair()),))  # type: ignore[type-var]
-    says = r"`Trainer.train` .*or a loss that it calls, wrote into its input `objective.parts\[0\]\[1\].left`"
-    with pytest.raises(OperatorError, match=says):
+    with pytest.raises(OperatorError, match=r"`Trainer.train` .* wrote into its input `objective.parts\[0\]\[1\].left`"):
         Trainer("t").train(SimpleNamespace(version=0), objective)
+
+
+class Centred(Loss[Pair, Pair]):
+    def __call__(self, forward: Pair, rows: Pair) -> Tensor:
+        return forward.left * rows.right.sub_(1.0)
+
+    def metrics(self, forward: Pair, rows: Pair) -> dict[str, Tensor]:
+        return {"left": forward.left.data.clamp_(max=0.5)}
+
+
+@pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize("call", [lambda loss: loss(pair(), pair()), lambda loss: loss(forward=pair(), rows=pair())])
+def test_a_loss_may_not_write_either(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(OperatorError, match=r"`Centred` .* wrote into its input `rows.right`.*`right = rows.right.clone\(\)`"):
+        call(Centred())
+
+
+def test_nor_may_its_metrics() -> None:
+    with pytest.raises(OperatorError, match=r"`Centred.metrics` .* wrote into its input `forward.left`"):
+        Centred().metrics(Pair(left=torch.ones(2, 3), right=torch.ones(2, 3)), pair())
+
+
+@pytest.mark.usefixtures("cheap")
+def test_what_a_loss_takes_from_the_forward_is_the_forwards_memory() -> None:
+    class Anchored(Loss[Pair, Pair]):
+        def __call__(self, forward: Pair, rows: Pair) -> Tensor:
+            return forward.left - rows.right.mul_(2.0)
+
+    forward = SimpleNamespace(left=torch.ones(2, 3, requires_grad=True) * 1.0)
+    with pytest.raises(OperatorError, match=r"`Anchored` .* wrote into its input `(forward.left|rows.right)`"):
+        Anchored()(forward, Filled(pair(), forward, {"right": "left"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("cheap")
