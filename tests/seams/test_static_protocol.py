@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from recorded_engine import RecordedEngine
-from refusals import refused, written
+from refusals import refused, refused_by, written
 from start import Start
 from vocabulary import (
     KlRows,
     KlTrainRows,
     PolicyForward,
+    TokenScores,
     Torch,
     anchor_on_rollout,
     micro_pack,
     pad,
     ppo_clip,
+    shaping,
     shard,
     sync,
+)
+from vocabulary import (
+    grpo as grpo_of_group,
 )
 
 from operators.engines import Embedded
 from operators.sync import sync as shipped_sync
 from pipelines.grpo import grpo
-from rlflow import Loss, absent, pipeline
+from rlflow import Loss, State, absent, operator, pipeline
 from rlflow.data.batch import Block, Column
 from rlflow.engines.rollout import SyncError, sync_weights
 from rlflow.errors import DataError
@@ -176,3 +183,61 @@ def test_M8_training_takes_nothing_but_micro_batches() -> None:
     assert (found.code, written(found)) == ("RLF005", "shard(s.rows(), on=s.actor)")
     assert found.message == "`objective` of `actor.train` takes losses on micro-batches, got a `TrainRows`"
     assert found.help == "`micro_pack(..., max_tokens=...).loss(...)`, of rows that `shard` cut"
+
+
+# --- C8: state that lives across steps
+reserved: dict[int, int] = {}
+position = 0
+
+
+def reserving(token_level_scores: TokenScores, *, slots: int) -> TokenScores:
+    reserved[slots] = len(reserved)  # a reservation that no checkpoint knows of
+    raise NotImplementedError
+
+
+def in_order(token_level_scores: TokenScores) -> TokenScores:
+    global position
+    position += 1
+    raise NotImplementedError
+
+
+def counting(start: int) -> Callable[[TokenScores], TokenScores]:
+    drawn = start
+
+    def draw(token_level_scores: TokenScores) -> TokenScores:
+        nonlocal drawn
+        drawn += 1
+        raise NotImplementedError
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    ("fn", "keeps"),
+    [
+        (reserving, "changes the global `reserved`"),
+        (in_order, "writes the global `position`"),
+        (counting(0), "writes `drawn` of an outer function"),
+    ],
+    ids=["reservations", "position", "closure"],
+)
+def test_C8_an_operator_that_keeps_something_says_so(fn: Callable[..., object], keeps: str) -> None:
+    """Reservations and an order were kept beside what a checkpoint holds: a resumed run leaked the first and dropped what it restored."""
+    found = refused_by(lambda: operator(per="row")(fn))
+    assert (found.code, written(found)) == ("RLF013", f"def {fn.__name__}")
+    assert found.message == f"`{fn.__name__}` {keeps}, and declares no state"
+    assert found.notes == ("what lives across steps is declared: a checkpoint holds what is, and a resumed run begins anew with the rest",)
+
+
+def test_C8_what_is_declared_is_listed_with_what_a_checkpoint_holds() -> None:
+    """The same, repaired: the plan lists all that lives across steps, whose it is and whether a checkpoint holds it."""
+    draw = operator(per="row", state=(State("position", 8),))(in_order)
+
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        s.finish(s.rows(grpo_of_group(shaping(draw(s.score.token_level_scores)), s.ready.response_mask, s.ready.uid).advantages))
+
+    kept = {(one.owner, one.name): one.in_checkpoint for one in loop().facts.state}
+    assert kept["in_order", "position"] is True
+    assert ("dataset", "position") not in kept  # the catalogue of these tests declares none
