@@ -4,6 +4,7 @@ What follows from the plan is put in, unless it is given:
 
     P        prompts x (max_lag + 1)            prompts in flight
     K        as many as before the filter        it may drop none
+    B2       as many as are in flight            of a batch whose rows only the run knows
     padded   the next multiple
     b        rows of one rank                    of its mini-batches together
     b2       max_tokens // the longest row       of one micro-batch
@@ -21,7 +22,6 @@ from .bytes import is_text
 from .facts import Facts, RowSet
 from .ir import Dim, Graph, Node
 from .peak import POOL, Held, Live
-from .place import CONTROLLER
 
 TEXT = "text"  # of every text that is not given a size of its own
 
@@ -59,8 +59,7 @@ def evaluate(graph: Graph, facts: Facts, sizes: Mapping[str, int]) -> dict[str, 
 
 def _held(live: Live, node: Node) -> Iterator[tuple[str, Iterator[Held]]]:
     yield POOL, live.pooled(node)
-    if live.facts.site[node.id] != CONTROLLER:
-        yield live.facts.site[node.id], live.unpacked(node)
+    yield live.facts.site[node.id], live.unpacked(node)
 
 
 def _number(size: Dim, values: Mapping[str, int]) -> int:
@@ -127,7 +126,7 @@ def _prompts_in_flight(graph: Graph, facts: Facts, root: RowSet) -> int | None:
 def _from_parent(graph: Graph, facts: Facts, rows: RowSet, node: Node, above: int | None, values: Mapping[str, int]) -> int | None:
     if rows.how == "pack":
         return _rows_of_micro_batch(facts, rows, node, above, values)
-    if above is None or rows.how not in ("filter", "pad", "shard"):
+    if above is None or rows.how not in ("filter", "form", "pad", "shard"):
         return None
     if rows.how == "pad":
         return -(-above // rows.multiple) * rows.multiple

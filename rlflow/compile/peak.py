@@ -25,6 +25,7 @@ from .drops import reads
 from .facts import Facts
 from .ir import Dim, Graph, Node, Spec
 from .place import CONTROLLER
+from .transport import handed
 
 POOL = "pool"
 
@@ -86,14 +87,16 @@ class Live:
         self._done = self._surely_done()
 
     def _of_a_step(self) -> Iterator[Node]:
-        """Not what works on prompts that no batch is made of: that is an evaluation."""
+        """Not what works on prompts that no batch is made of, an evaluation, nor row plans: those are lengths and ids only."""
         roots: list[int] = []
         for rows in self.facts.rowsets:
             roots.append(rows.id if rows.parent is None else roots[rows.parent])
         trained = {roots[rows.id] for rows in self.facts.rowsets if rows.how == "form"}
         for node in self.graph.nodes:
             about = {roots[self.facts.rows[f]] for f in (*(u.field for u in node.uses), *node.outs) if f in self.facts.rows}
-            if not node.is_record and node.id in self.facts.needed and about and not (trained and trained.isdisjoint(about)):
+            if node.is_record or node.id not in self.facts.needed or self.facts.site[node.id] == CONTROLLER:
+                continue
+            if about and not (trained and trained.isdisjoint(about)):
                 yield node
 
     def _read(self) -> None:
@@ -152,14 +155,11 @@ class Live:
     # --- processes ----------------------------------------------------------------------------------------------------------------
     def unpacked(self, node: Node) -> Iterator[Held]:
         """Inputs and results of a call, in one rank of its worker."""
-        if self.facts.site[node.id] == CONTROLLER:
-            return  # lengths and ids only
         ways = self._ways(node)
-        for use in node.uses:
-            if use.field in self.facts.read and use.field in self.facts.specs:
-                origin = self.graph.origin(use.field)
-                size = self._bytes(self._together(node, use.field), origin.name)
-                yield Held(origin.name, self.graph.nodes[origin.node].name, _split(size, ways))
+        for use in handed(self.graph, self.facts, node):
+            origin = self.graph.origin(use.field)
+            size = self._bytes(self._together(node, use.field), origin.name)
+            yield Held(origin.name, self.graph.nodes[origin.node].name, _split(size, ways))
         for out in node.outs:
             field = self.graph.fields[out]
             if field.source is None and out in self.facts.specs:

@@ -65,7 +65,7 @@ def test_scoring_is_split_over_the_ranks() -> None:
 
 
 def test_a_filter_before_the_batch_unpacks_one_group() -> None:
-    assert live(filtered(), "keep_mixed")["host"] == "68*S - 4"  # 4 rows: ids i64[S], mask, uid, scores f32[S - 1] twice
+    assert live(filtered(), "keep_mixed")["host"] == "16*S + 16"  # 4 rows: scores f32[S - 1], and uid to show which are kept
     assert live(filtered(), "engine.rollout")["pool"].startswith("28*P + 36*P*S")
 
 
