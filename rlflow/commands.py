@@ -134,7 +134,7 @@ def _for_machines(pipeline: str, found: CheckFailed, format: str) -> None:
 
     if format == "json":
         said = report(pipeline, found.diagnostics, found.suppressed, found.timings_ms)
-        print(json.dumps(msgspec.to_builtins(said), indent=2, ensure_ascii=False))
+        print(json.dumps(msgspec.to_builtins(said), indent=2))
     elif found.diagnostics:
         print(github(found.diagnostics, os.getcwd()))
 
@@ -157,7 +157,7 @@ def explain(
 
     given = sizes_of(sizes) if sizes else None
     plan = command.plan(parameters, swap, watermark)
-    print(json.dumps(explain_json(plan, given), indent=2, ensure_ascii=False) if json_ else explain(plan, given))
+    print(json.dumps(explain_json(plan, given), indent=2) if json_ else explain(plan, given))
     return 0
 
 
@@ -207,7 +207,7 @@ def diff(
 
     plans = a.plan(given_a, swap_a), b.plan(given_b, swap_b)
     found = compare(*plans, names=(a.told(given_a, swap_a), b.told(given_b, swap_b)))
-    print(json.dumps(msgspec.to_builtins(found), indent=2, ensure_ascii=False) if json_ else as_text(found))
+    print(json.dumps(msgspec.to_builtins(found), indent=2) if json_ else as_text(found))
     return 0
 
 

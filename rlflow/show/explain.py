@@ -69,7 +69,7 @@ def _state(seen: Views) -> list[str]:
     for owner, held in owners.items():
         saved, lost = ([f"{one.name} {one.bytes}" for one in held if one.in_checkpoint is kept] for kept in (True, False))
         parts = [f"in the checkpoint: {', '.join(saved)}"] * bool(saved) + [f"not in it: {', '.join(lost)}"] * bool(lost)
-        out += _hanging(f"  {owner:<18}", "; ".join(parts))
+        out += _hanging(_front(owner), "; ".join(parts))
     return out
 
 
@@ -81,7 +81,7 @@ def _processes(seen: Views) -> list[str]:
     for site, calls in sites.items():
         plans = [f"{' → '.join(plan)} (one row plan)" for plan in seen.fused if len(plan) > 1] if site == CONTROLLER else []
         alone = [call for call in calls if not any(call in plan for plan in seen.fused if len(plan) > 1)]
-        out += _hanging(f"  {site:<18}", ", ".join([*alone, *plans]))
+        out += _hanging(_front(site), ", ".join([*alone, *plans]))
     return out
 
 
@@ -91,7 +91,7 @@ def _workers(seen: Views) -> list[str]:
         ranks = (("dp", worker.dp), ("tp", worker.tp), ("pp", worker.pp), ("cp", worker.cp))
         sizes = " x ".join(f"{name} {size}" for name, size in ranks if size > 1) or "one rank"
         where = f"{worker.devices} {', '.join(map(str, worker.on))}" if worker.devices else "CPU"
-        out += _hanging(f"  {worker.name:<18}", f"{worker.kind}, {sizes}, on {where}")
+        out += _hanging(_front(worker.name), f"{worker.kind}, {sizes}, on {where}")
     return out
 
 
@@ -102,7 +102,7 @@ def _shifts(seen: Views) -> list[str]:
         by_call.setdefault((shift.devices, shift.before), []).append(f"{shift.action} {shift.worker}.{shift.part}")
     out = ["", "turns on shared devices"] if by_call else []
     for (devices, call), shifts in by_call.items():
-        out += _hanging(f"  {devices:<18}", f"before {call}: {', '.join(shifts)}")
+        out += _hanging(_front(devices), f"before {call}: {', '.join(shifts)}")
     return out
 
 
@@ -112,7 +112,7 @@ def _feedbacks(seen: Views) -> list[str]:
         text = f"version k on {row.owner}, first from {row.init}; "
         text += "; ".join(f".{reading} in {', '.join(calls)}" for reading, calls in row.readers.items() if reading != "next")
         text += f"; k + 1 goes to {', '.join(row.served_by)}; trained rows are at most {row.worst_gap} behind" if row.served_by else ""
-        out += _hanging(f"  {row.name:<18}", text)
+        out += _hanging(_front(row.name), text)
     return out
 
 
@@ -153,7 +153,7 @@ def _hops(seen: Views) -> list[str]:
     out = ["", "hops of a step (a column that the receiver does not read stays where it was made)"]
     for edge in seen.edges:
         text = f"weights of {', '.join(edge.weights)}, version k + 1: {edge.bytes} bytes" if edge.weights else _columns(edge)
-        out += _hanging(f"  {f'{edge.from_} → {edge.to}':<32}", text) if edge.fields or edge.weights else []
+        out += _hanging(_front(f"{edge.from_} → {edge.to}", 32), text) if edge.fields or edge.weights else []
     return [*out, *_messages(seen)]
 
 
@@ -171,7 +171,7 @@ def _messages(seen: Views) -> list[str]:
     for process in dict.fromkeys([*said, *heard]):
         sides = [(">", said.get(process)), ("<", heard.get(process))]
         text = "; ".join(f"{mark} {', '.join(edge.inline)}: {edge.bytes} bytes" for mark, edge in sides if edge is not None)
-        out += _hanging(f"  {f'{CONTROLLER} ↔ {process}':<32}", text)
+        out += _hanging(_front(f"{CONTROLLER} ↔ {process}", 32), text)
     return out
 
 
@@ -184,14 +184,14 @@ def _dropped(seen: Views) -> list[str]:
     for why, writers in by_why.items():
         out.append(f"  {why}")
         for writer, fields in writers.items():
-            out += _hanging(f"    {writer:<20}", ", ".join(fields))
+            out += _hanging(_front(f"  {writer}", 20), ", ".join(fields))
     return out
 
 
 def _peaks(seen: Views) -> list[str]:
-    out = ["", "peak bytes of columns (as numbers: --sizes S=1024,Q=128,text=200)"] if seen.peaks else []
+    out = ["", "peak bytes of columns (as numbers: --sizes LETTER=NUMBER,...)"] if seen.peaks else []
     for peak in seen.peaks:
-        out += _hanging(f"  {peak.process:<18}", f"in {peak.call}: {peak.bytes}")
+        out += _hanging(_front(peak.process), f"in {peak.call}: {peak.bytes}")
     return out
 
 
@@ -200,7 +200,7 @@ def _peaks_for(plan: Plan, sizes: Mapping[str, int]) -> list[str]:
     for process, peak in plan.peak(**sizes).items():
         shares = ", ".join(f"{share.field} {_bytes(share.bytes)}" for share in peak.shares[:LARGEST])
         more = f" and {len(peak.shares) - LARGEST} smaller" if len(peak.shares) > LARGEST else ""
-        out += _hanging(f"  {process:<18}", f"{_bytes(peak.bytes)} in {peak.call}: {shares}{more}")
+        out += _hanging(_front(process), f"{_bytes(peak.bytes)} in {peak.call}: {shares}{more}")
     return out
 
 
@@ -210,6 +210,11 @@ def _bytes(count: int) -> str:
     while size >= 1024 and unit < len(UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.1f} {UNITS[unit]}" if unit else f"{count} B"
+
+
+def _front(name: str, width: int = 18) -> str:
+    """A name as the first column of a line."""
+    return f"  {name:<{max(width, len(name) + 1)}}"
 
 
 def _hanging(front: str, text: str) -> list[str]:
