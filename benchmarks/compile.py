@@ -295,7 +295,7 @@ def command(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    given = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    given = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     shipped(given * 10)
     synthetic(given)
     command(given)
