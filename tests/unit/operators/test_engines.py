@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded, Torch, TorchTeacher
 from operators.environment import HigherLower
 from operators.models import model_folder
 from operators.records import Prompts, Trajectories
@@ -86,6 +86,14 @@ def test_a_trajectory_is_the_same_again_and_its_sibling_another(engine: Embedded
     assert len({tuple(row) for row in siblings.responses.tolist()}) > 1
     kept = int(first.attention_mask[0].sum())
     assert siblings.input_ids[0, :kept].tolist() == first.input_ids[0].tolist()  # whoever it is sampled with
+
+
+def test_top_p_cuts_what_is_sampled_and_not_the_log_probs_recorded(engine: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "top_p", 1e-6)  # so little that the most likely token alone is left
+    siblings = engine.rollout(served(), trajectories(engine, [5] * 4, [0, 1, 2, 3]))
+    assert len({tuple(row) for row in siblings.responses.tolist()}) == 1
+    said = siblings.rollout_log_probs[0][siblings.response_mask[0]]
+    assert float(said.max()) < -0.01  # of the cut distribution they would all be 0
 
 
 def test_the_environment_answers_between_turns_and_trains_nothing(engine: Embedded) -> None:
@@ -197,4 +205,15 @@ def test_published_weights_are_all_parameters_in_buckets_under_the_bound(tmp_pat
     names = [name for bucket in buckets for name in bucket]
     assert len(names) == len(set(names))
     assert set(names) == {name for name, _ in actor.engine.named_tensors()}
+    actor.close()
+
+
+def test_a_teacher_scores_rows_as_a_policy_of_its_weights_does(tmp_path: Path) -> None:
+    actor, teacher = trainer(tmp_path), TorchTeacher("teacher")
+    teacher.open(actor.site)
+    rows = torch.randint(0, 20, (2, 7)), torch.arange(7).expand(2, 7), torch.ones(2, 7, dtype=torch.bool)
+    theirs, own = teacher.log_probs(teacher.load(), *rows), actor.log_probs(cast(Any, actor.load()), *rows)
+    assert theirs.shape == (2, 6)
+    assert torch.equal(theirs, own)
+    teacher.close()
     actor.close()
