@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from dead_hops import actor_loop
+from dead_hops import actor_loop, critic_loop
 from small_loops import filtered, penalised
 
 from pipelines.grpo import grpo
+from pipelines.ppo import ppo
 from rlflow import Plan
 from rlflow.compile.bytes import ColumnBytes
+from rlflow.compile.drops import reads
 from rlflow.compile.ir import Dim, Spec
+from rlflow.compile.peak import Live
 from rlflow.errors import UsageError
 
 
@@ -116,3 +121,33 @@ def test_prompts_in_flight_follow_from_the_lag_unless_they_are_given() -> None:
 def test_sizes_that_are_missing_or_unknown(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         grpo().peak(**sizes)
+
+
+@pytest.mark.parametrize("plan", [ppo(), grpo(kl=0.1, max_lag=1), critic_loop(updates=2), penalised(kl=0.1)], ids=lambda p: p.graph.name)
+@pytest.mark.parametrize("seed", range(20))
+def test_no_order_in_which_the_calls_of_a_batch_may_run_holds_more(plan: Plan, seed: int) -> None:
+    """Calls start in any order that what they wait for allows, and overlap; a block is freed when its last reader has returned."""
+    live, draw = Live(plan.graph, plan.facts), Random(seed)
+    batch = [node for node in live.calls if plan.facts.scope(node) != "stream"]
+    made_by = {node.id: {out for out in node.outs if out in plan.facts.last_by_worker} for node in batch}
+    read_by = {node.id: set(reads(plan.graph, plan.facts, node)) for node in batch}
+    earlier = {node.id: [other for other in batch if other.id < node.id] for node in batch}
+    waits = {n.id: {m.id for m in earlier[n.id] if made_by[m.id] & read_by[n.id] or m.worker == n.worker is not None} for n in batch}
+    running, done, held = set[int](), set[int](), set[int]()
+    while len(done) < len(batch):
+        ready = [node.id for node in batch if node.id not in running | done and waits[node.id] <= done]
+        if ready and (not running or draw.random() < 0.5):
+            started = draw.choice(ready)
+            running.add(started)
+            held |= made_by[started]
+        else:
+            ended = draw.choice(sorted(running))
+            running.remove(ended)
+            done.add(ended)
+            blocks = [made for made in made_by.values() if all(node in done for node, read in read_by.items() if read & made)]
+            held -= {field for made in blocks for field in made}
+        latest = max((node for node in batch if made_by[node.id] & held), key=lambda node: node.id, default=None)
+        if latest is not None:
+            planned = {(one.writer, one.field) for one in live.pooled(latest)}
+            assert {(plan.graph.writer(field).name, plan.graph.fields[field].name) for field in held} <= planned
+    assert held == set()
