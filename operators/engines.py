@@ -136,6 +136,7 @@ class Embedded(Worker):
     ) -> dict[str, float]:
         """Mean reward of greedy answers to held-out prompts, every `every` versions, with what no policy has to beat.
 
+        reward: called in this process, so it may not be one that asks a model of its own.
         Returns reward, prompts and, without an environment, best_constant (the best single answer) and best_blind (the best answer
         that knows the wording of a question but not its operands): over turns, one answer is not what blind play is worth.
         """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rlflow import Site, Worker
 
 
@@ -36,3 +38,13 @@ def test_open_keeps_the_site(tmp_path: Any) -> None:
     worker.open(site)
     assert worker.site is site
     assert worker.server(site, tmp_path / "ready") is None
+
+
+def test_a_worker_that_is_not_open_says_so_when_something_of_it_is_missing(tmp_path: Any) -> None:
+    worker = Plain("judge")
+    with pytest.raises(AttributeError, match="<Plain `judge`> has no attribute `engine`: this worker is not open here"):
+        worker.engine  # type: ignore[attr-defined]  # noqa: B018
+    worker.open(Site(name="judge", rank=0, dp_size=1, run_dir=tmp_path, seed=7, rendezvous=""))
+    with pytest.raises(AttributeError, match=r"<Plain `judge`> has no attribute `engine`$"):
+        worker.engine  # type: ignore[attr-defined]  # noqa: B018
+    assert getattr(Plain("x"), "site", None) is None
