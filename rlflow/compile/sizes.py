@@ -39,7 +39,7 @@ class _Words:
         self.uses = {use.param: use for use in uses}
 
     def refused(self, best: Reading, rival: Reading | None) -> dict[str, Diagnostic]:
-        found = {param: self._unbound(equation, best) for param, equation in best.open.items()}
+        found = dict.fromkeys(best.open, self._unbound(next(iter(best.open.values())), best)) if best.open else {}
         if rival is not None:
             one = self._disagree(best, rival)
             return found | dict.fromkeys((*best.wrong, *rival.wrong), one)
@@ -139,4 +139,5 @@ def _off_by(name: str, got: Dim, need: Dim, than: str) -> tuple[str, ...]:
     off = (got - need).number
     if off not in (1, -1):
         return ()
-    return (f"`{name}` is 1 {'longer' if off > 0 else 'shorter'} than {than}; a next-token field has R = S - 1 positions",)
+    tokens = "; a next-token field has R = S - 1 positions" if need.letters else ""
+    return (f"`{name}` is 1 {'longer' if off > 0 else 'shorter'} than {than}{tokens}",)
