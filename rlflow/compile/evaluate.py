@@ -79,6 +79,9 @@ def _values(graph: Graph, facts: Facts, asked: set[str], given: Mapping[str, int
         values |= dict.fromkeys(texts - values.keys(), given[TEXT])
     for rows in facts.rowsets:
         _derive(graph, facts, rows, values)
+    for letter, most in facts.bounds.items():  # what nothing else tells is as large as it may be
+        if letter not in values and (largest := _known(most, values)) is not None:
+            values[letter] = largest
     lacking = sorted(asked - values.keys() - texts) + ([TEXT] if texts - values.keys() else [])
     if lacking:
         help_ = ", ".join(f"{name}=..." for name in lacking)

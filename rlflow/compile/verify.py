@@ -29,6 +29,7 @@ def verify(graph: Graph, facts: Facts) -> None:
         assert rows_id < len(facts.rowsets), f"field {field} is about unknown rows {rows_id}"
     for field in facts.specs:
         assert field in facts.rows, f"field {field} has a shape but no rows"
+    assert facts.layout.keys() == facts.specs.keys(), "a field with a shape has a layout, and no other has"
 
 
 def _graph(graph: Graph) -> None:

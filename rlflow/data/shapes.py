@@ -69,8 +69,12 @@ class Sizes:
         return not self.ragged.isdisjoint(dim.letters)
 
 
-def bind(specs: Mapping[str, Spec], block: Block, known: Mapping[str, Array] | None = None) -> Sizes:
+def bind(
+    specs: Mapping[str, Spec], block: Block, known: Mapping[str, Array] | None = None, *, fixed: Mapping[str, int] | None = None
+) -> Sizes:
     """The size of every letter in every row, from the columns of `block` that `specs` declares (and `known` ones, int[rows]).
+
+    fixed: letters that are the same in all rows, whatever the columns say.
 
     Raises DataError that names row, column and sizes where a column is not as declared or two disagree.
     """
@@ -78,6 +82,8 @@ def bind(specs: Mapping[str, Spec], block: Block, known: Mapping[str, Array] | N
     letters = {letter: np.asarray(sizes, np.int64) for letter, sizes in (known or {}).items()}
     source = dict.fromkeys(letters, "known")
     ragged = set(letters)
+    letters |= {letter: np.array([size]) for letter, size in (fixed or {}).items()}
+    source |= dict.fromkeys(fixed or {}, "a parameter")
     while seen:
         rest = [entry for entry in seen if not _settle(entry, letters, source, ragged)]
         if len(rest) == len(seen):
@@ -143,6 +149,11 @@ def _solve(name: str, dim: Dim, letter: str, real: Array, letters: Mapping[str, 
         row = int(wrong[0])
         raise DataError(f"row {row}: `{name}` has {np.broadcast_to(real, sizes.shape)[row]}, which no {letter} makes `{dim}`")
     return sizes
+
+
+def evaluate(dim: Dim, numbers: Mapping[str, int]) -> int:
+    """A size where every letter is a number."""
+    return int(_evaluate(dim, {letter: np.array([numbers[letter]]) for letter in dim.letters})[0])
 
 
 def _evaluate(dim: Dim, letters: Mapping[str, Array]) -> Array:

@@ -20,7 +20,7 @@ from ..compile.ir import Field, Node
 from ..data.batch import Block
 from ..data.column import Column
 from ..data.pool.protocol import Pool
-from ..data.shapes import Sizes, bind, column_of, pad_lengths
+from ..data.shapes import Sizes, column_of, pad_lengths
 from ..data.torch import as_array, to_torch
 from ..errors import DataError
 from ..language.config import from_config, resolve
@@ -29,6 +29,7 @@ from ..language.loss import Objective
 from ..language.worker import Worker
 from ..measure import collected
 from .graph import GraphView
+from .letters import sizes_of
 from .messages import Source
 
 Columns = Mapping[int, Column]  # by field id
@@ -128,19 +129,8 @@ class Interpreter:
             made = [(field, _field_of(node, result, field.name)) for field in ready.outs]
         else:
             return {}
-        sizes = self._sizes(node, columns, made)
+        sizes = sizes_of(node, columns, made)
         return {field.id: _column(node, field, value, sizes) for field, value in made if field.id in ready.kept}
-
-    def _sizes(self, node: Node, columns: Columns, made: Sequence[tuple[Field, Any]]) -> Sizes:
-        """Letters of the results: those of the arguments where the rows are the same, else read off the results."""
-        declared = {use.param: (use.declared, columns[use.field]) for use in node.uses if use.declared and use.field in columns}
-        rows = {spec.shape[0] for spec, _ in declared.values()}
-        field, value = made[0]
-        if field.declared is not None and field.declared.shape[0] in rows:
-            specs = {param: spec for param, (spec, _) in declared.items()}
-            return bind(specs, Block({param: column for param, (_, column) in declared.items()}))
-        letters = dict(_letters(made))
-        return Sizes(len(value), letters, dict.fromkeys(letters, node.name), frozenset(letters))
 
 
 def _field_of(node: Node, result: Any, name: str) -> Any:
@@ -149,24 +139,6 @@ def _field_of(node: Node, result: Any, name: str) -> Any:
         declared = (node.result.record or "").rpartition(":")[2]
         raise DataError(f"`{node.name}` returned a {type(result).__name__} without `{name}`: it is declared to return {declared}")
     return getattr(result, name)
-
-
-def _letters(made: Sequence[tuple[Field, Any]]) -> list[tuple[str, Any]]:
-    """Sizes that only the run knows: true lengths from an attention mask, where there is one, else the width of the tensor."""
-    widths: list[tuple[str, Any]] = []
-    lengths: list[tuple[str, Any]] = []
-    for field, value in made:
-        spec = field.declared
-        if spec is None or spec.dtype == "text" or isinstance(value, list):
-            continue
-        for axis, dim in enumerate(spec.shape[1:], 1):
-            if (letter := dim.single) is None:
-                continue
-            if spec.role is not None and str(spec.role) == "mask(attention)":
-                lengths.append((letter, as_array(value)[1].sum(-1)))
-            else:
-                widths.append((letter, np.full(len(value), value.shape[axis], np.int64)))
-    return [*widths, *lengths]
 
 
 def _column(node: Node, field: Field, value: Any, sizes: Sizes) -> Column:
