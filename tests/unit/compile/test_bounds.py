@@ -83,7 +83,7 @@ def test_bytes_follow_from_the_bound() -> None:
     assert plan.peak(S=256, Q=16, text=8)["pool"].bytes > plan.peak(S=256, Q=16, text=8, B=512)["pool"].bytes
 
 
-def test_a_batch_holds_the_rows_of_its_prompts() -> None:
+def test_a_batch_holds_the_rows_in_flight() -> None:
     """With max_lag=0 all prompts in flight are in the batch."""
     assert loop().peak(S=256, Q=16, text=8, B=512) == loop().peak(S=256, Q=16, text=8, B=512, B2=512)
 
