@@ -48,8 +48,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def replace(self, name: str, other: Callable[..., Any]) -> Plan:
         """The same pipeline with the operator of node `name` replaced; traced and checked again.
 
-        `other`: an operator, a partial of one, or a plain function of operators. Its parameters are bound by name, so it may
-        need fewer fields. Raises UsageError when no node has that name, CheckFailed when the result is refused.
+        `other`: an operator, a partial of one, or a plain function of operators. Its parameters are bound by name: to what the call
+        gives, else to the latest earlier field of that name on the same rows (`graph.replaced` says which).
+        Raises UsageError when no node has that name, CheckFailed when the result is refused.
         """
         rebuild: Callable[[Swaps], Plan] | None = vars(self).get("_rebuild")
         if not callable(other):

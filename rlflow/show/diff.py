@@ -96,6 +96,10 @@ def _plain(plan: Plan, value: Any) -> Any:
             return name
         case {"$tuple": items}:
             return _plain(plan, items)
+        case {"$partial": name, "kwargs": options}:
+            return {"function": name, **_plain(plan, options)}
+        case {"$data": name, **rest}:
+            return {"class": name, **_plain(plan, rest)}
         case dict():
             return {key: _plain(plan, item) for key, item in value.items()}
         case list():
@@ -175,6 +179,8 @@ def _change(change: Change) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key}={_text(item)}' for key, item in value.items())})"
     return "-" if value is None else str(value)
 
 
@@ -191,7 +197,8 @@ def _about(section: str, row: Mapping[str, Any]) -> str:
         case "fields":
             return f"{row['dtype']}{_text(row['shape'])} {row['role'] or ''}, read by {', '.join(row['readers']) or 'nobody'}"
         case "edges":
-            return f"{', '.join([*row['fields'], *row['weights']])}: {row['bytes']} bytes a step"
+            text = f" and the text of {', '.join(row['text'])}" if row["text"] else ""
+            return f"{', '.join([*row['fields'], *row['weights']])}: {row['bytes']} bytes{text} a step"
         case "state":
             return f"{row['bytes']} bytes{', in the checkpoint' * row['in_checkpoint']}"
         case _:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclopts import Parameter
 
 from rlflow.cli import main
+from rlflow.commands import COMMANDS
+from rlflow.flags import options_of
 
 GRPO = str(Path(__file__).parents[2] / "pipelines" / "grpo.py")
 
@@ -104,6 +107,26 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_why(
     extra = ["--root", str(tmp_path)] if argv[:2] == ["run", GRPO] else []
     assert main([*argv, *extra]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [GRPO, GRPO] if name == "diff" else [GRPO]
+    for argv in ([name, "--help"], [name, *files, "--help"]):
+        assert main(argv) == 0
+        shown = capsys.readouterr().out
+        assert f"Usage: rlflow {name} " in shown
+        for option in options_of(COMMANDS[name]):
+            (told,) = (part for part in option.annotation.__metadata__ if isinstance(part, Parameter))
+            flag = told.name[0] if told.name else f"--{option.name.replace('_', '-')}"
+            assert f" {flag} " in shown
+            assert told.help
+
+
+def test_the_front_page_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in shown for name in COMMANDS)
 
 
 def test_a_check_loads_no_torch() -> None:

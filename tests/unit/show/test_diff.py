@@ -7,15 +7,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_loops import penalised
-from vocabulary import rloo
+from vocabulary import exact_match, rloo
 
 from rlflow.cli import main
 from rlflow.show.diff import Change, Diff, Row, as_text, diff
 
 GRPO = str(Path(__file__).parents[3] / "pipelines" / "grpo.py")
+
+
+def strict_match(text: Any, answer: Any, mask: Any, weight: float) -> Any:
+    return exact_match(text, answer, mask)
 
 
 def names(rows: tuple[Row, ...]) -> list[str]:
@@ -64,11 +69,16 @@ def test_workers_are_named_not_numbered() -> None:
     assert "$worker" not in as_text(found)
 
 
+def test_functions_with_options_are_told_by_name_and_option() -> None:
+    lines = as_text(diff(penalised(), penalised(reward=functools.partial(strict_match, weight=0.5)))).splitlines()
+    assert "  ~ reward: vocabulary:exact_match → (function=test_diff:strict_match, weight=0.5)" in lines
+
+
 def test_as_text() -> None:
     lines = as_text(diff(penalised(kl=0.0), penalised(kl=0.1))).splitlines()
     assert lines[:4] == ["penalised → penalised", "", "parameters", "  ~ kl: 0.0 → 0.1"]
     assert "  + reference → actor: ref: 2048*S - 2048 bytes a step" in lines
-    assert "  ~ actor.train: reads + ref; frees + ref; losses.kl_penalty off → {'beta': 0.1}" in lines
+    assert "  ~ actor.train: reads + ref; frees + ref; losses.kl_penalty off → (beta=0.1)" in lines
 
 
 def test_two_parameter_sets_of_one_file(capsys: pytest.CaptureFixture[str]) -> None:
