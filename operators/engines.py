@@ -68,7 +68,7 @@ class Embedded(Worker):
     state = (State("replica", 4 * N, in_checkpoint=False), State("kv_cache", KV, in_checkpoint=False))  # by sync, and by sampling
 
     def __init__(
-        self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: TokenCount = 16,
+        self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: int = 16,
         capacity: TrajectoryCount = 256, threads: int = 1, on: Devices | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, temperature=temperature, top_p=top_p, on=on)

@@ -18,6 +18,7 @@ from .denominator import uncounted
 from .diagnostic import Diagnostic, Label
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
+from .miscount import foreign, no_fit
 from .operator import Declaration
 from .record import Absent, Record, field_of_record, labels, names_of, specs_of, values_of
 from .results import result_of
@@ -25,7 +26,7 @@ from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
 from .trace import Replaced, Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
-from .units import Count, foreign, no_fit, units_of
+from .units import Count, units_of
 from .worker import Worker
 
 

@@ -151,6 +151,8 @@ def found(loop: Callable[[], Plan]) -> list[Diagnostic]:
         (lambda: 100 // a(8, "rows"), (12, None)),
         (lambda: int(a(8, "rows")) // a(2, "prompts"), (4, None)),
         (lambda: a(8, "rows") * 0.5, (4.0, None)),
+        (lambda: divmod(a(8, "rows"), 0.5), ((16.0, 0.0), None)),
+        (lambda: len([0] * a(8, "rows")), (8, None)),
         (lambda: a(8, "rows") / a(2, "ranks"), (4.0, None)),
     ],
 )
@@ -168,6 +170,7 @@ def test_what_comes_out(compute: Callable[[], Any], expected: tuple[float, str |
         (lambda: a(8, "rows") / a(2, "prompts"), "rows divided by prompts: nothing counts that"),
         (lambda: divmod(a(8, "rows"), a(2, "prompts")), "rows divided by prompts: nothing counts that"),
         (lambda: a(8, "rows") % a(2, "prompts"), "rows divided by prompts: nothing counts that"),
+        (lambda: [a(8, "rows") // a(2, "prompts") for _ in range(3)], "rows divided by prompts: nothing counts that"),
         (lambda: sum([a(3, "prompts"), a(4, "rows")]), "prompts + rows: counts of two things do not add up"),
     ],
 )
