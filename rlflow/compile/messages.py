@@ -25,7 +25,10 @@ class Steps:
 
     def __init__(self, graph: Graph, facts: Facts) -> None:
         self.graph, self.facts = graph, facts
-        self.prompts = self._prompts()
+        self.prompts, self._formed = dict[str, Dim](), dict[int, Dim]()
+        for node in graph.nodes:
+            if node.rows == "form" and node.outs and node.outs[0] in facts.rows:
+                self._form(node)
         self.base = self._bases()
         self.sampled, self.asked, self.ahead = dict[str, Dim](), dict[str, Dim](), dict[str, int]()
         for node in graph.nodes:
@@ -42,14 +45,13 @@ class Steps:
             if lag:
                 self.ahead[site] = lag
 
-    def _prompts(self) -> dict[str, Dim]:
-        """The letter of the prompts of a stream → how many of them make a batch."""
-        found: dict[str, Dim] = {}
-        for node in self.graph.nodes:
-            rows = next((r for use in node.uses if (r := self.facts.rows_of(use.field))), None) if node.rows == "form" else None
-            for above in self.facts.ancestors(rows) if rows is not None else ():
-                found.setdefault(above.prompts, Dim.of(node.params["prompts"]))
-        return found
+    def _form(self, node: Node) -> None:
+        """prompts: the letter of those of a stream → how many of them make a batch. _formed: rows of the stream → of the batch."""
+        batch = self.facts.rowsets[self.facts.rows[node.outs[0]]]
+        for above in self.facts.ancestors(batch):
+            if above.scope == "stream":
+                self.prompts.setdefault(above.prompts, Dim.of(node.params["prompts"]))
+                self._formed.setdefault(above.id, batch.size)
 
     def _bases(self) -> list[int]:
         """Of each row set: the rows of which pad, permute, shard and pack made it."""
@@ -60,8 +62,10 @@ class Steps:
         return found
 
     def rows(self, rowset: int) -> Dim:
-        """Of a row set, over all ranks, pad rows apart."""
-        return self.facts.rowsets[self.base[rowset]].size.put(self.prompts)
+        """Of a row set, over all ranks, pad rows apart. Leaf rows of a tree are as many as come into the batch."""
+        rows = self.facts.rowsets[self.base[rowset]]
+        size = rows.size.put(self.prompts)
+        return self._formed.get(rows.id, size) if size.number is None else size
 
     @property
     def groups(self) -> Dim:
