@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import small_loop
@@ -17,7 +17,7 @@ from operators.fields import InputIds, IsPad, PositionIds, ResponseMask, TokenRe
 from operators.loss import ppo_clip
 from operators.reward import shape_rewards
 from operators.rows import micro_pack, pad, shard
-from rlflow import Feedback, Record, operator, pipeline
+from rlflow import Feedback, Record, RowsT, operator, pipeline
 from rlflow.compile.ir import Node
 from rlflow.data.pool.arena import ShmArena
 from rlflow.data.pool.protocol import Key
@@ -54,17 +54,8 @@ class Judged(Record):
     token_level_scores: TokenScores
 
 
-class Named(Record):
-    """Rows that say whose they are."""
-
-    uid: Uid
-
-
-NamedT = TypeVar("NamedT", bound=Named)
-
-
 @operator(per="group", rows="filter")
-def keep_odd(rows: NamedT, uid: Uid) -> NamedT:
+def keep_odd(rows: RowsT, uid: Uid) -> RowsT:
     """Every second group, with nothing of it or all."""
     kept = object.__new__(type(rows))
     for name, value in vars(rows).items():
