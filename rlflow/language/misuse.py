@@ -114,7 +114,12 @@ def _union(one: type, two: type, current: Trace, frame: FrameType) -> NoReturn:
 
 
 def _second_writer(record: object, name: str, current: Trace, frame: FrameType) -> Diagnostic:
-    old, title = getattr(record, name, None), type(record).__name__
+    names, title = _names(type(record)), type(record).__name__
+    if name not in names:
+        message = f"`{title}` has no field `{name}`{trace.nearest(name, names)}"
+        more = f"`class More({title}): {name}: ...`, put together with all of its fields"
+        return Diagnostic(code="RLF001", message=message, where=current.caller(frame)[0].place, notes=(listed(names),), help=more)
+    old = getattr(record, name)
     first = (Label(trace.field_of(old).node.call.place, f"`{name}` comes from here"),) if isinstance(old, Value) else ()
     return Diagnostic(
         code="RLF201",

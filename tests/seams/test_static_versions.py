@@ -11,6 +11,7 @@ from vocabulary import (
     Advantages,
     B,
     Embedded,
+    InputIds,
     KlTrainRows,
     OldLogProbs,
     Policy,
@@ -77,6 +78,36 @@ def test_V3_every_source_is_held_to_the_bound() -> None:
     found = refused(_on_sessions, versioned=True)
     assert (found.code, written(found)) == ("RLF307", "actor.train(policy.move, micro.loss(ppo_clip()))")
     assert accepted(_on_sessions, versioned=True, corrected=True)
+
+
+class Played(Record):
+    """Sessions without the log-probs of whoever sampled them."""
+
+    input_ids: InputIds
+    response_mask: ResponseMask
+    advantages: Advantages
+
+
+@operator(per="row", sizes={B: fresh(), S: fresh()})
+def uploaded(*, application: str) -> Played: ...  # type: ignore[empty-body]
+
+
+def test_V3_rows_that_no_policy_sampled_have_no_ratio() -> None:
+    """The same of rows that bring no log-probs: scored by the current weights, they look as fresh as any."""
+
+    def loop() -> None:
+        actor = Torch("actor", dp=2)
+        policy = Feedback("policy", init=actor.load(), max_lag=4)
+        ready = form_batch(uploaded(application="tutor"), prompts=64)
+        old = actor.log_probs(policy.current, ready.input_ids, ready.response_mask)
+        rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=ready.advantages)
+        micro = micro_pack(shard(pad(rows, multiple=2), on=actor), max_tokens=4096)
+        policy.close(actor.train(policy.move, micro.loss(ppo_clip())))
+
+    found = refused(loop)
+    assert (found.code, written(found)) == ("RLF307", "actor.train(policy.move, micro.loss(ppo_clip()))")
+    assert found.message == "`actor.train` takes a ratio on rows that no policy sampled, uncorrected"
+    assert "the rows come from here" in [label.text for label in found.related]
 
 
 # --- V12: the anchor of the ratio
