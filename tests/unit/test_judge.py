@@ -78,6 +78,7 @@ def test_diff_shows_what_it_adds(capsys: pytest.CaptureFixture[str]) -> None:
         "  + mix: on host, reads token_level_scores, judge_scores, response_mask",
         "  + judge.judge.judge_scores: f32[256] reward(judged), read by mix",
         "  + mix.mix: f32[256, S - 1] reward(raw), read by shape_rewards",
+        "  + judge.weights: 4*N_judge bytes",
     ]
     crossing = [line.partition(": ")[::2] for line in lines if line.startswith("  + ") and " → " in line]
     assert [(where, what.partition(":")[0]) for where, what in crossing] == [
