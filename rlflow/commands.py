@@ -95,10 +95,10 @@ def check(
         plan = command.plan(parameters, swap, watermark)
     except CheckFailed as refused:
         return say_refused(command.name, refused, format)
+    _say_replaced(plan)
     if format != "text":
         _for_machines(command.name, CheckFailed(list(plan.warnings), plan.suppressed, plan.timings_ms), format)
         return 0
-    _say_replaced(plan)
     if dump is not None:
         print(plan.dump(dump), end="\n\n")
     for warning in plan.warnings:

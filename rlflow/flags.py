@@ -56,8 +56,9 @@ class Command:
             name, sign, ref = one.partition("=")
             if not sign:
                 raise UsageError(f"--swap {one}: write NAME=module:function, e.g. grpo=operators.advantage:rloo")
+            other = function_of(ref, f"--swap {one}")
             with users_code(f"--swap {one}"), redirect_stdout(sys.stderr):
-                plan = plan.replace(name, function_of(ref, f"--swap {one}"))
+                plan = plan.replace(name, other)
         return plan.scheduled(watermark=watermark)
 
     def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
@@ -146,7 +147,8 @@ def function_of(ref: str, where: str) -> Any:
     if ":" not in ref:
         raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
     try:
-        found = resolve(ref)
+        with users_code(where), redirect_stdout(sys.stderr):  # what its module prints is no part of what a command says
+            found = resolve(ref)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     if not inspect.isfunction(found) and not isinstance(found, functools.partial):

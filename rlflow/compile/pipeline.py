@@ -15,7 +15,7 @@ from typing import Any, ParamSpec
 
 from ..errors import UsageError
 from ..language import trace
-from ..language.diagnostic import CheckFailed, Diagnostic, Label
+from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label
 from ..language.trace import Trace
 from ..language.units import counted
 from . import passes
@@ -104,7 +104,7 @@ def _with_caller(traced: Trace, found: Diagnostic) -> Diagnostic:
         message=found.message,
         where=found.where,
         label=found.label,
-        related=(*found.related, Label(via, "called from here")),
+        related=(*found.related, Label(via, CALLED)),
         notes=found.notes,
         help=found.help,
         severity=found.severity,

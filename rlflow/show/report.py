@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..language.diagnostic import Diagnostic
+from ..language.diagnostic import CALLED, Diagnostic
 from ..language.source import Place, characters
 
 
@@ -92,9 +92,10 @@ def github(found: Sequence[Diagnostic], folder: str) -> str:
 
 
 def _annotation(found: Diagnostic, folder: str) -> str:
-    at = _span(found.where)
-    properties = {"file": _relative(found.where.file, folder), "line": at["line"]}
-    if found.where.line == found.where.end_line:  # GitHub drops columns of an annotation over several lines
+    where = _inside(found, folder)
+    at = _span(where)
+    properties = {"file": _relative(where.file, folder), "line": at["line"]}
+    if where.line == where.end_line:  # GitHub drops columns of an annotation over several lines
         properties |= {"col": at["column"], "endLine": at["end_line"], "endColumn": at["end_column"]}
     else:
         properties |= {"endLine": at["end_line"]}
@@ -102,6 +103,12 @@ def _annotation(found: Diagnostic, folder: str) -> str:
     said = [found.message, *(f"note: {note}" for note in found.notes), *([f"help: {found.help}"] if found.help else [])]
     told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
     return f"::{found.severity} {told}::{_data(chr(10).join(said))}"
+
+
+def _inside(found: Diagnostic, folder: str) -> Place:
+    """GitHub shows what is in the repository: for a mistake in an installed helper, the line that calls it."""
+    callers = [label.place for label in found.related if label.text == CALLED]
+    return next((place for place in (found.where, *callers) if _relative(place.file, folder) != place.file), found.where)
 
 
 def _relative(file: str, folder: str) -> str:

@@ -109,6 +109,18 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_why(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--swap=grpo=raising_h:fn", "--advantage=raising_h:fn"])
+def test_a_module_that_raises_is_a_wrong_command_line(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising_h.py").write_text("print('noise')\nraise ValueError('no such luck')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", GRPO, flag, "--format", "json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "ValueError: no such luck" in said.err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = [GRPO, GRPO] if name == "diff" else [GRPO]

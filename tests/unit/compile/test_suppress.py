@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import check
+from pages import PAGES, Case, cases_of, check, found_in
 
 from rlflow import CheckFailed, Plan
 from rlflow.compile.codes import CODES, SUPPRESSIBLE
@@ -178,3 +178,26 @@ def test_what_can_be_suppressed_is_a_code() -> None:
 def test_nothing_of_a_lost_graph_can_be_suppressed() -> None:
     """Names, dtypes, shapes and owners: without them no field could be told from another."""
     assert [code for code in SUPPRESSIBLE if code.startswith(("RLF00", "RLF01", "RLF10", "RLF13", "RLF20"))] == []
+
+
+CASES = [pytest.param(case, id=case.name) for page in PAGES if page.stem in SUPPRESSIBLE for case in cases_of(page)]
+
+
+def test_every_code_that_can_be_suppressed_has_a_program_here() -> None:
+    assert {case.values[0].code for case in CASES} == SUPPRESSIBLE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bad_program_of_a_page_with_a_comment_is_a_whole_graph(case: Case, tmp_path: Path) -> None:
+    _, found = found_in(f"{case.name}_told", case.bad, tmp_path)
+    lines = case.bad.splitlines()
+    for diagnostic in found:
+        places = [diagnostic.where, *(label.place for label in diagnostic.related if label.text == "called from here")]
+        line = next(place.end_line for place in places if place.file.endswith(f"{case.name}_told.py"))
+        if not lines[line - 1].endswith("]"):
+            lines[line - 1] += f"  # rlflow: ignore[{case.code}]"
+    plan = check(f"{case.name}_hidden", "\n".join(lines) + "\n", tmp_path)
+    assert plan is not None
+    assert (set(codes(plan)[0]), set(codes(plan)[1])) == (set(), {case.code})
+    assert plan.facts.failed == set()
+    assert plan.facts.specs.keys() == {field.id for field in plan.graph.fields}

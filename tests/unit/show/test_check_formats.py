@@ -11,7 +11,7 @@ import pytest
 from wrong_programs import HEAD, SPREAD, WIDE, written
 
 from rlflow.cli import main
-from rlflow.language.diagnostic import Diagnostic
+from rlflow.language.diagnostic import Diagnostic, Label
 from rlflow.language.source import Place
 from rlflow.show.report import github
 
@@ -99,6 +99,13 @@ def test_github_escapes_what_would_end_a_property_or_the_message() -> None:
     assert github([found], "/elsewhere") == (
         "::warning file=/a%2Cb%3Ac%25/x.py,line=1,col=1,endLine=1,endColumn=5,title=RLF210::50%25 of%0D%0Aa: b, c"
     )
+
+
+def test_github_is_told_the_line_that_calls_an_installed_helper() -> None:
+    helper, line = Place("/site-packages/helper.py", 7, 4, 7, 9), Place("/repo/loop.py", 3, 4, 3, 12)
+    found = Diagnostic(code="RLF210", message="m", where=helper, related=(Label(line, "called from here"),))
+    assert github([found], "/repo") == "::error file=loop.py,line=3,col=5,endLine=3,endColumn=13,title=RLF210::m"
+    assert github([found], "/elsewhere").startswith("::error file=/site-packages/helper.py,line=7,")
 
 
 def test_the_text_form_counts_in_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
