@@ -8,7 +8,7 @@ from __future__ import annotations
 
 CODES: dict[str, str] = {
     # --- build and names
-    "RLF001": "a record has no such field",
+    "RLF001": "no such field, operator or reading",
     "RLF002": "a parameter has no field type",
     "RLF003": "a name is taken",
     "RLF004": "a call does not bind",

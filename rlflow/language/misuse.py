@@ -55,6 +55,20 @@ def one_writer(write: Write) -> Write:
     return refuse
 
 
+def unknown(owner: str, what: str, name: str, known: list[str], current: Trace, frame: FrameType) -> NoReturn:
+    """Refuse a name that a record, worker or feedback does not have: the near miss, and all that there are."""
+    raise CheckFailed(
+        [
+            Diagnostic(
+                code="RLF001",
+                message=f"{owner} has no {what} `{name}`{trace.nearest(name, known)}",
+                where=current.caller(frame)[0].place,
+                notes=(listed(known),),
+            )
+        ]
+    )
+
+
 def listed(names: list[str]) -> str:
     """`it has `a`, `b``, for a note."""
     return "it has " + ", ".join(f"`{n}`" for n in names)

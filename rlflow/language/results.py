@@ -77,7 +77,8 @@ def _mirror(call: CallTracer, variable: TypeVar, bound: dict[str, Any], kind: st
     param = next((n for n, h in call.declaration.hints.items() if h is variable and n != "return"), None)
     given = bound.get(param or "")
     if param is None or not isinstance(given, Record):
-        call.refuse("RLF005", f"`{param}` of `{call.node.title}` is a record, got {given!r}")
+        if not call.node.failed:
+            call.refuse("RLF005", f"`{param}` of `{call.node.title}` is a record, got {given!r}")
         raise CheckFailed([])  # told already; nothing after it can be traced
     if call.declaration.rows == "keep":
         _not_its_own(call, param)

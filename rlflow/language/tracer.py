@@ -19,6 +19,7 @@ from .diagnostic import Diagnostic, Label
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
 from .miscount import foreign, no_fit
+from .misplaced import wanted, weights_elsewhere
 from .operator import Declaration
 from .record import Absent, Record, field_of_record, labels, names_of, specs_of, values_of
 from .results import result_of
@@ -89,8 +90,11 @@ class CallTracer:
             self._losses(name, objective)
         full = self._defaults(bound)
         node.order = tuple(full)
-        for name, value in full.items():
-            self._argument(name, value)
+        if (moved := weights_elsewhere(self.declaration.hints, full)) is not None:
+            self._mixed_up(full, *moved)
+        else:
+            for name, value in full.items():
+                self._argument(name, value)
         self._from_forward()
         return result_of(self, full)
 
@@ -143,6 +147,11 @@ class CallTracer:
         losses: tuple[Loss[Any, Any], ...] = objective.losses
         if not losses:
             self.refuse("RLF011", f"`{self.node.title}` is given no loss", help="name at least one: `micro.loss(ppo_clip())`")
+        for other in (loss for loss in losses if not isinstance(loss, Loss)):
+            named = f"the class `{other.__name__}`" if isinstance(other, type) else repr(other)
+            help = f"make one: `{other.__name__}()`" if isinstance(other, type) else None
+            self.refuse("RLF005", f"`{self.node.title}` is given {named} for a loss", where=at, label="no loss", help=help)
+        losses = tuple(loss for loss in losses if isinstance(loss, Loss))
         self.node.losses += losses
         for loss in losses:
             self.reads |= reads_of(loss)
@@ -195,6 +204,10 @@ class CallTracer:
                 self._missing(name, value, at, here)
             case Value() if spec is not None:
                 self.node.uses.append(TracedUse(name, trace.field_of(value), spec, at, here))
+            case Value() if (takes := wanted(hint)) is not None:
+                self.mention([(name, value)])
+                message = f"`{name}` of `{self.node.title}` takes {takes}, got the field `{trace.field_of(value).name}`"
+                self.refuse("RLF005", message, where=at, label=f"no {takes.removeprefix('a ').removeprefix('an ')}", related=labels(here))
             case Value():
                 self.mention([(name, value)])
                 self.refuse(
@@ -208,8 +221,24 @@ class CallTracer:
             case _ if spec is not None:
                 message = f"`{name}` of `{self.node.title}` is a field, got {value!r}"
                 self.refuse("RLF005", message, where=at, label="no field", related=labels(here))
+            case _ if (takes := wanted(hint)) is not None:
+                message = f"`{name}` of `{self.node.title}` takes {takes}, got {value!r}"
+                self.refuse("RLF005", message, where=at, related=labels(here))
             case _:
                 self._config(name, value, at)
+
+    def _mixed_up(self, given: dict[str, Any], takes: str, holds: str) -> None:
+        """Weights where something else belongs, and something else in their place."""
+        at, meant = (source.argument(self.node.call, name, self.declaration.positions.get(name)) for name in (holds, takes))
+        self.mention([*given.items()])
+        self.refuse(
+            "RLF122",
+            f"the arguments of `{self.node.title}` are in another order: its weights are `{takes}`",
+            where=at,
+            label=f"weights, given as `{holds}`",
+            related=(Label(meant, f"given as `{takes}`"), *labels(source.parameter_ref(self.declaration.fn, takes))),
+            help=f"`{self.node.title}({_parameters(self.declaration)})`",
+        )
 
     def _config(self, name: str, value: Any, at: Place) -> None:
         if name in (self.declaration.serves, "on" if self.declaration.rows == "shard" else None) and not isinstance(value, Worker):

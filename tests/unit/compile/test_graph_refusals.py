@@ -97,7 +97,7 @@ def test_rows_that_are_no_record_are_refused_and_end_the_trace() -> None:
         micro = micro_pack(shard(pad(start.advantages, multiple=2), on=start.actor), max_tokens=64)  # type: ignore[type-var]
         start.policy.close(start.actor.train(start.policy.move, micro.loss(ppo_clip())))  # type: ignore[arg-type, type-var]
 
-    with pytest.raises(CheckFailed, match="`rows` of `pad` is a record, got <field `advantages`>"):
+    with pytest.raises(CheckFailed, match="`rows` of `pad` takes a record, got the field `advantages`"):
         loop()
 
 
