@@ -56,14 +56,18 @@ def _new_record(call: CallTracer, cls: type[Record]) -> Record:
     return record
 
 
+def _same(one: Spec, two: Spec) -> bool:
+    return one.dtype == two.dtype and (two.role is None or two.role.accepts(one.role))
+
+
 def _copies(call: CallTracer, results: dict[str, Spec]) -> None:
     if call.node.failed:
         return  # an argument that was refused may be the one that is copied
     given = {use.param: use.declared for use in call.node.uses}
     for name, param in call.declaration.copies.items():
-        if name in results and param in given and (of := given[param]) and of.dtype == results[name].dtype:
+        if name in results and param in given and (of := given[param]) and _same(of, results[name]):
             continue
-        same = "" if name not in results or param not in given else ", which is of another dtype"
+        same = "" if name not in results or param not in given else ", which is of another dtype or role"
         call.refuse(
             "RLF013",
             f"`{call.declaration.name}` copies `{param}` to `{name}`{same}; its result has {', '.join(results)}",

@@ -32,12 +32,13 @@ class Reached(NamedTuple):
     gap: int
     in_flight: int
     queue: int
+    stuck: tuple[Loop, ...]  # states in which nothing can happen any more
 
 
 def reached(*, prompts: int, max_lag: int, watermark: int, queue: int) -> Reached:
     """The largest gap of a trained group, trajectories in flight and batches in the queue, over all orders of events."""
     start = Loop(0, False, 0, (), ())
-    seen, frontier, gap = {start}, [start], 0
+    seen, frontier, gap, stuck = {start}, [start], 0, list[Loop]()
     while frontier:
         at = frontier.pop()
         following: list[Loop] = []
@@ -59,10 +60,12 @@ def reached(*, prompts: int, max_lag: int, watermark: int, queue: int) -> Reache
         if at.training:
             older = [tuple(tag - 1 for tag in tags) for tags in (at.running, at.ready)]
             following.append(Loop(at.next_batch - 1, at.queued > 0, max(0, at.queued - 1), *older))
+        if not following:
+            stuck.append(at)
         new = set(following) - seen
         seen |= new
         frontier += new
-    return Reached(gap, max(len(at.running) for at in seen), max(at.queued for at in seen))
+    return Reached(gap, max(len(at.running) for at in seen), max(at.queued for at in seen), tuple(stuck))
 
 
 def _boards(at: Loop, prompts: int, max_lag: int) -> bool:
@@ -79,6 +82,7 @@ def test_the_controller_reaches_max_lag_and_no_more(prompts: int, max_lag: int, 
     assert found.gap == max_lag
     assert found.in_flight == min(watermark, highest_watermark(max_lag=max_lag, batch=prompts))
     assert found.queue == min(queue, max_lag)
+    assert found.stuck == ()  # V8: nor does a bound of 0 wait for ever
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------------------------
@@ -98,7 +102,9 @@ def test_a_filter_before_the_batch_changes_nothing() -> None:
 
 
 def test_a_schedule_is_kept_in_the_plan() -> None:
-    plan = penalised().scheduled(watermark=100)
+    first = penalised()
+    assert first.feedbacks[0].worst_gap == 0  # looked at before: what is known of the schedule must not stick
+    plan = first.scheduled(watermark=100)
     assert plan.facts.gaps == {0: Gap(worst=0, prompts=64, group=8, watermark=100, queue=0)}
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.replace("exact_match", plan_reward).graph.name == "penalised"

@@ -18,6 +18,7 @@ from vocabulary import (
     OldLogProbs,
     Policy,
     PolicyForward,
+    RolloutLogProbs,
     S,
     T,
     TokenRewards,
@@ -57,6 +58,7 @@ from rlflow import (
     Record,
     Served,
     Tensor,
+    Weights,
     Worker,
     fresh,
     i64,
@@ -109,7 +111,14 @@ class Rows(Record):
         ({"uid": "prompts.uid"}, None),
         ({"uit": "prompts.uid"}, "`rollout` copies `prompts.uid` to `uit`; its result has uid, tokens"),
         ({"uid": "prompts.uit"}, "`rollout` copies `prompts.uit` to `uid`; its result has uid, tokens"),
-        ({"uid": "prompts.answer"}, "`rollout` copies `prompts.answer` to `uid`, which is of another dtype; its result has uid, tokens"),
+        (
+            {"uid": "prompts.answer"},
+            "`rollout` copies `prompts.answer` to `uid`, which is of another dtype or role; its result has uid, tokens",
+        ),
+        (
+            {"tokens": "prompts.prompt_ids"},
+            "`rollout` copies `prompts.prompt_ids` to `tokens`, which is of another dtype or role; its result has uid, tokens",
+        ),
     ],
 )
 def test_a_copy_names_a_result_and_an_argument(copies: dict[str, str], message: str | None) -> None:
@@ -254,3 +263,28 @@ def test_a_call_that_trains_without_losses_is_judged_by_what_it_reads(max_lag: i
         s.finish(s.rows())
 
     assert codes(loop) == expected
+
+
+def test_copied_log_probs_are_still_those_of_who_scored_them() -> None:
+    """A call that hands on what was recorded: at k - lag, not at the version of the weights that it is given."""
+
+    @pipeline
+    def loop() -> None:
+        s = Start(max_lag=1)
+        reference = Again("reference")
+        kept = reference.again(reference.load(), s.ready.rollout_log_probs).kept
+        s.finish(s.rows(truncated_importance(s.advantages, s.old(), kept, s.ready.response_mask)))
+
+    plan = loop()
+    field = next(f.id for f in plan.graph.fields if f.name == "kept")
+    assert (plan.facts.scored[field].whose, plan.facts.scored[field].reading) == ("policy", "served")
+    assert versions(plan, "reference.again", "kept") == (("policy", "served"),)
+
+
+class Kept(Record):
+    kept: RolloutLogProbs
+
+
+class Again(Torch):
+    @operator(per="row", copies={"kept": "rollout_log_probs"})
+    def again(self, weights: Weights[Policy], rollout_log_probs: RolloutLogProbs) -> Kept: ...  # type: ignore[empty-body]
