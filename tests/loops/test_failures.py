@@ -151,8 +151,9 @@ def test_a_worker_that_cannot_start_says_only_why(
 def test_options_that_make_no_run_are_refused_before_a_folder_is_made(start_run: Callable[..., Run]) -> None:
     run = start_run("grpo", *SMALL, "--watermark", "1")
     code, _, err = run.end(60)
-    assert code == 2
-    assert "watermark=1 trajectories is outside [2, 8]" in err
+    assert code == 3
+    assert "error[RLF308]: a watermark of 1 never holds a whole group of `policy`" in err
+    assert "help: a watermark of 2 to 8" in err
     assert not run.folder.exists()
 
 
