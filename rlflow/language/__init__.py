@@ -2,7 +2,7 @@
 
 dims → spec          sizes as polynomials; dtype, shape and role of a field
 units → counts       what a number counts; the least that makes a graph
-record ← misuse      fields that travel together; what a record is not
+record ← misuse      fields that travel together; what a record is not; `absent`: the hole of one that is left out
 loss ← denominator   what training minimises; what it may be divided by
 corrects             in what two log-probs can differ
 operator, worker     a hop, and the process that runs it; `devices`: what its ranks run on

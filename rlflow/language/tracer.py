@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, TypeVar, get_args, get_origin
 
 from . import source, trace
+from .absent import Absent
 from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
@@ -21,7 +22,7 @@ from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
 from .operator import Declaration
-from .record import Absent, Record, field_of_record, labels, names_of, specs_of, values_of
+from .record import Record, field_of_record, labels, names_of, specs_of, values_of
 from .results import result_of
 from .source import Call, Place, Ref
 from .spec import Spec, optional
