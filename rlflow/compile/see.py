@@ -57,6 +57,7 @@ def _field(graph: Graph, facts: Facts, field: Field, readers: list[Node], dies: 
         born=writer,
         dies=dies,
         version=", ".join(f"{name}@{reading}" for name, reading in facts.versions.get(field.id, ())) or None,
+        layout=facts.layout[field.id],
         bytes=str(column_bytes(spec, field.name)),
     )
 
@@ -91,6 +92,7 @@ def _feedback(graph: Graph, facts: Facts, feedback: Feedback) -> FeedbackView:
         init=graph.nodes[feedback.init].name,
         max_lag=feedback.max_lag,
         worst_gap=facts.gaps[feedback.id].worst,
+        in_flight=facts.gaps[feedback.id].watermark,
         readers=readers,
         served_by=tuple(graph.workers[w].name for w in sorted(served)),
     )

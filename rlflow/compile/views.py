@@ -30,6 +30,7 @@ class FieldView(msgspec.Struct, frozen=True, kw_only=True):
     born: str  # the operator after which it exists
     dies: str | None  # the operator that reads it last; None: nobody does, it never leaves its writer
     version: str | None  # the readings of feedbacks that it depends on, as `policy@served`
+    layout: str  # ragged: stored at true lengths | dense: no token axis | packed
     bytes: str  # of all its rows, a polynomial in the sizes of the graph
 
 
@@ -80,6 +81,7 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     init: str  # the call that loads version 0
     max_lag: int
     worst_gap: int  # versions that a trained row can be behind
+    in_flight: int  # most trajectories that are sampled at once; 0: no batch is sampled from it
     readers: dict[str, tuple[str, ...]]  # reading -> calls
     served_by: tuple[str, ...]
 

@@ -111,7 +111,10 @@ def _feedbacks(seen: Views) -> list[str]:
     for row in seen.feedbacks:
         text = f"version k on {row.owner}, first from {row.init}; "
         text += "; ".join(f".{reading} in {', '.join(calls)}" for reading, calls in row.readers.items() if reading != "next")
-        text += f"; k + 1 goes to {', '.join(row.served_by)}; trained rows are at most {row.worst_gap} behind" if row.served_by else ""
+        text += f"; k + 1 goes to {', '.join(row.served_by)}" if row.served_by else ""
+        text += (
+            f"; trained rows are at most {row.worst_gap} behind, with up to {row.in_flight} trajectories in flight" if row.in_flight else ""
+        )
         out += _hanging(_front(row.name), text)
     return out
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from small_loops import penalised
+from start import Start
 
 from pipelines.grpo import grpo
+from rlflow import Devices, pipeline
 from rlflow.compile.codes import CODES
 from rlflow.errors import RlflowError, UsageError
 from rlflow.show import explain, explain_code, explain_json
@@ -57,6 +59,29 @@ def test_what_lives_across_steps_comes_first() -> None:
     state = text[text.index("\nstate (") : text.index("\nprocesses\n")].strip().splitlines()[1:]
     assert [row.split()[0] for row in state if row[2] != " "] == ["actor", "engine", "dataset", "integer_match", "controller"]
     assert "in the checkpoint: weights 4*N_actor, optimizer 8*N_actor, " in state[0]
+
+
+def test_how_far_trained_rows_lag() -> None:
+    text = " ".join(grpo(max_lag=2).explain().split())
+    assert "; trained rows are at most 2 behind, with up to 768 trajectories in flight" in text  # (2 + 1) * 32 * 8
+
+
+@pipeline
+def together() -> None:
+    s = Start(on=Devices("gpus", count=8))
+    s.finish(s.rows())
+
+
+def test_workers_on_shared_devices_take_turns() -> None:
+    text = together().explain()
+    assert line(text, "  actor             Torch") == "actor Torch, dp 2, on gpus 0, 1"
+    turns = text[text.index("\nturns on shared devices\n") : text.index("\nfeedbacks\n")].strip().splitlines()[1:]
+    assert [" ".join(row.split()) for row in turns] == [
+        "gpus before engine.rollout: offload actor.weights, resume engine.kv_cache",
+        "gpus before actor.log_probs: release engine.kv_cache, release engine.weights, onload actor.weights",
+        "gpus before actor.train: onload actor.optimizer",
+        "gpus before sync: offload actor.optimizer, resume engine.weights",
+    ]
 
 
 def test_row_operators_that_are_one_plan() -> None:
