@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..language.dims import Dim
+from ..language.dims import Dim, Monomial
 
 
 class Equation(NamedTuple):
@@ -63,15 +63,17 @@ def unify(equations: Sequence[Equation], fixed: Mapping[str, Dim]) -> Verdict:
 
 def solve(want: Dim, got: Dim, letter: str, known: Mapping[str, Dim]) -> Dim | None:
     """The size of `letter` with which `want` is `got`; None where no size, or more than one, makes it so."""
-    factor, rest = Dim({}), Dim({})
+    factor, rest = dict[Monomial, int](), dict[Monomial, int]()
     for monomial, k in want.terms.items():
         if letter not in monomial:
-            rest += Dim({monomial: k})
+            rest[monomial] = k
         elif monomial.count(letter) == 1:
-            factor += Dim({tuple(x for x in monomial if x != letter): k})
+            factor[tuple(x for x in monomial if x != letter)] = k
         else:
             return None
-    value = (got - rest.put(known)).over(factor.put(known))
+    value: Dim | None = got - Dim(rest).put(known) if rest else got
+    if value is not None and factor != {(): 1}:  # most often it is: R = S - 1
+        value = value.over(Dim(factor).put(known))
     return None if value is None or (value.number or 0) < 0 else value
 
 
