@@ -75,18 +75,18 @@ def _refused(graph: Graph, facts: Facts, feedback: Feedback, gap: Gap) -> Diagno
     batch, form = gap.prompts * gap.group, _form(graph, facts, feedback)
     highest = highest_watermark(max_lag=gap.worst, batch=batch)
     asked = asked_lag(watermark=gap.watermark, batch=batch, queue=gap.queue)
-    legal = f"a watermark of {gap.group} to {highest}"
+    legal = f"{gap.group} to {highest} are legal: `--watermark {gap.group if gap.watermark < gap.group else highest}`"
     if gap.watermark < gap.group:
         message = f"a watermark of {gap.watermark} never holds a whole group of `{feedback.name}`"
         note, help = f"a group is {gap.group} trajectories, a batch {gap.prompts} groups", legal
     elif gap.queue > gap.worst:
         message = f"a queue of {gap.queue} batches lets rows of `{feedback.name}` lag {asked} versions, max_lag is {gap.worst}"
         note = f"the last batch ahead would be trained {gap.queue} versions after its rows were sampled"
-        help = f"a queue of at most {gap.worst}, or max_lag={asked}"
+        help = f"0 to {gap.worst} are legal: `queue={gap.worst}`, or `max_lag={asked}`"
     elif gap.watermark > highest:
         message = f"a watermark of {gap.watermark} lets rows of `{feedback.name}` lag {asked} versions, max_lag is {gap.worst}"
         note = f"{gap.watermark} trajectories of one version fill ⌈{gap.watermark} / {batch}⌉ = {asked + 1} batches, one a version"
-        help = f"{legal}, or max_lag={asked}"
+        help = f"{legal}, or `max_lag={asked}`"
     else:
         return None
     rows = f"{gap.prompts} prompts × {gap.group} = {batch} trajectories"

@@ -121,7 +121,7 @@ def test_what_is_legal(watermark: int, legal: bool) -> None:
     if legal:
         penalised().scheduled(watermark=watermark)
     else:
-        with pytest.raises(CheckFailed, match=r"a watermark of 8 to 512") as refused:
+        with pytest.raises(CheckFailed, match=r"8 to 512 are legal") as refused:
             penalised().scheduled(watermark=watermark)
         assert [d.code for d in refused.value.diagnostics] == ["RLF308"]
 
