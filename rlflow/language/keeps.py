@@ -3,6 +3,7 @@
 seen = 0; def f(): global seen; seen += 1          writes a global
 log = []; def f(): log.append(...)                 changes one: also log[0] = ..., table.rows[k] = ..., f.calls = ...
 def outer(): n = 0; def f(): nonlocal n; n += 1    writes a variable of an outer function
+class W(Worker): def f(self): self.seen += 1       sets an attribute of its worker
 
 What a function that it calls keeps is not seen, nor what lies behind a module (torch's random state): this finds the plain cases.
 """
@@ -19,6 +20,7 @@ from typing import Any
 CHANGES = frozenset(
     {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "popleft", "remove", "discard", "clear"}
 )
+GROWS = ("append", "appendleft", "extend", "insert", "setdefault")  # of an attribute: what has `update` or `pop` need be no container
 CONTAINERS = (list, dict, set, deque, bytearray)
 METHODS = ("LOAD_METHOD", "LOAD_ATTR")
 
@@ -33,6 +35,22 @@ def kept_by(fn: Callable[..., Any]) -> str | None:
         return "is a generator: it goes on where it stopped"
     outer = frozenset(code.co_freevars)
     return next((found for one in _codes(code) for found in _writes(one, outer, getattr(fn, "__globals__", {}))), None)
+
+
+def kept_on_self(fn: Callable[..., Any]) -> list[str]:
+    """The attributes of `self` that a method sets or changes, in the order of the code."""
+    code = inspect.unwrap(fn).__code__
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "RESUME")]
+    heights, itself, found = _heights(instructions), code.co_varnames[:1], dict[str, None]()
+    for at, one in enumerate(instructions):
+        slot = _written(instructions, heights, at)
+        if slot is None or (one.opname in METHODS and one.argval not in GROWS):
+            continue
+        root = _maker(instructions, heights, at, slot)
+        if root.opname.startswith("LOAD_FAST") and root.argval in itself:
+            after = instructions[instructions.index(root) + 1]
+            found[after.argval if after.opname in METHODS else one.argval] = None
+    return list(found)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -30,7 +30,7 @@ from vocabulary import (
 from operators.engines import Embedded
 from operators.sync import sync as shipped_sync
 from pipelines.grpo import grpo
-from rlflow import Loss, State, absent, operator, pipeline
+from rlflow import Loss, State, Worker, absent, operator, pipeline
 from rlflow.data.batch import Block, Column
 from rlflow.engines.rollout import SyncError, sync_weights
 from rlflow.errors import DataError
@@ -227,6 +227,22 @@ def test_C8_an_operator_that_keeps_something_says_so(fn: Callable[..., object], 
     assert (found.code, written(found)) == ("RLF013", f"def {fn.__name__}")
     assert found.message == f"`{fn.__name__}` {keeps}, and declares no state"
     assert found.notes == ("what lives across steps is declared: a checkpoint holds what is, and a resumed run begins anew with the rest",)
+
+
+def test_C8_a_worker_that_keeps_something_says_so() -> None:
+    """The same of a worker: its checkpoint holds what its class declares."""
+
+    def sampler() -> None:
+        class InOrder(Worker):
+            @operator(per="row")
+            def draw(self, token_level_scores: TokenScores) -> TokenScores:
+                self.reserved.append(token_level_scores)
+                return token_level_scores
+
+    found = refused_by(sampler)
+    assert (found.code, written(found)) == ("RLF013", "def draw")
+    assert found.message == "`InOrder.draw` sets `self.reserved`, and `InOrder` declares no such state"
+    assert found.help == 'declare it in the class: `state = (State("reserved", 8),)`, or hand it in and out as fields'
 
 
 def test_C8_what_is_declared_is_listed_with_what_a_checkpoint_holds() -> None:
