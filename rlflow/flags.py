@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ class Command:
     file: str
     pipeline: Callable[..., Plan]
     modules: tuple[tuple[str, str], ...]
+    refs: dict[int, str] = field(default_factory=dict[int, str])  # id of a function that a flag named -> how it named it
 
     @property
     def name(self) -> str:
@@ -43,7 +44,11 @@ class Command:
 
     def value(self, name: str, value: Any) -> Any:
         """Of a parameter, from its flag."""
-        return function_of(value, f"--{name}") if _is_function(self.parameters[name]) and isinstance(value, str) else value
+        if not _is_function(self.parameters[name]) or not isinstance(value, str):
+            return value
+        found = function_of(value, f"--{name}")
+        self.refs[id(found)] = value
+        return found
 
     def plan(self, parameters: dict[str, Any], swap: Sequence[str] = (), watermark: int = 0) -> Plan:
         """The checked plan. watermark: trajectories in flight, 0 is as many as max_lag lets in.
@@ -63,7 +68,8 @@ class Command:
 
     def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
         """Its part of the command line."""
-        return " ".join([self.file, *(_written(name, value) for name, value in given.items()), *(f"--swap {one}" for one in swap)])
+        flags = [_written(name, value, self.refs) for name, value in given.items()]
+        return " ".join([self.file, *flags, *(f"--swap {shlex.quote(one)}" for one in swap)])
 
     def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
         """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
@@ -156,12 +162,14 @@ def function_of(ref: str, where: str) -> Any:
     return found
 
 
-def _written(name: str, value: Any) -> str:
-    """A parameter as a flag of the command line."""
-    flag = name.replace("_", "-")
+def _written(name: str, value: Any, refs: Mapping[int, str]) -> str:
+    """A parameter as flags of the command line."""
+    flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {shlex.quote(ref_of(value) if callable(value) else str(value))}"
+        return flag if value else f"--no-{flag[2:]}"
+    if isinstance(value, list | tuple):
+        return " ".join(_written(name, item, refs) for item in value)
+    return f"{flag} {shlex.quote(refs.get(id(value)) or (ref_of(value) if callable(value) else str(value)))}"
 
 
 def _is_function(parameter: inspect.Parameter) -> bool:

@@ -42,11 +42,12 @@ def _touch(file: str, span: tuple[int, int], place: Place) -> bool:
 def _ignore(trace: Trace, file: str, comment: Comment, *, judged: bool) -> Ignore:
     """Its own lines, and those lines of helpers that only its own lines lead to."""
     covers = [Lines(file, *comment.span)]
-    via: dict[tuple[str, int], list[Place]] = {}
+    callers: dict[Lines, list[Place]] = {}
     for node in trace.nodes:
         if node.via is not None:
-            via.setdefault((node.call.place.file, node.call.place.line), []).append(node.via)
-    covers += [Lines(*at, at[1]) for at, places in via.items() if all(_touch(file, comment.span, place) for place in places)]
+            place = node.call.place
+            callers.setdefault(Lines(place.file, place.line, place.end_line), []).append(node.via)
+    covers += [lines for lines, places in callers.items() if all(_touch(file, comment.span, place) for place in places)]
     return Ignore(at=comment.place, codes=comment.codes, covers=tuple(covers), judged=judged)
 
 

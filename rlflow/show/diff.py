@@ -172,7 +172,7 @@ def _line(mark: str, name: str, text: str) -> list[str]:
 def _change(change: Change) -> str:
     if isinstance(change.a, list):
         parts = [f"- {_text(x)}" for x in change.a] + [f"+ {_text(x)}" for x in change.b]
-        return f"{change.what} {', '.join(parts)}"
+        return f"{change.what} {', '.join(parts)}".removeprefix("value ")
     return f"{change.what} {_text(change.a)} → {_text(change.b)}".removeprefix("value ")
 
 

@@ -121,6 +121,19 @@ def test_a_module_that_raises_is_a_wrong_command_line(
     assert "ValueError: no such luck" in said.err
 
 
+def test_a_command_is_written_as_it_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "given_h.py").write_text(
+        "import functools\nfrom operators.advantage import AdvantageFn, grpo, rloo\nfrom rlflow import pipeline\n"
+        "mine = functools.partial(rloo)\n\n\n@pipeline\n"
+        "def loop(fn: AdvantageFn = grpo, on: bool = True, sizes: tuple[int, ...] = ()) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = str(tmp_path / "given_h.py")
+    flags = ["--fn", "given_h:mine", "--no-on", "--sizes", "3", "--sizes", "4"]
+    assert main(["diff", file, file, *(flag.replace("--", "--b.") if flag.startswith("--") else flag for flag in flags)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{file} → {file} {' '.join(flags)}"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = [GRPO, GRPO] if name == "diff" else [GRPO]

@@ -161,6 +161,27 @@ def test_a_comment_at_the_line_that_calls_a_helper(tmp_path: Path) -> None:
     assert codes(plan_of(tmp_path, once)) == ([], ["RLF210"])
 
 
+SPREAD = HEAD + """def helper(s: Start) -> None:
+    s.finish(s.rows(truncated_importance(
+        s.advantages, s.old(),
+        s.ready.rollout_log_probs, s.ready.response_mask
+    )))
+
+
+@pipeline
+def loop() -> None:
+    helper(Start(temperature=0.7, max_lag=1)){comment}
+"""
+
+
+def test_a_mistake_in_an_argument_on_another_line_of_the_helper(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed) as refused:
+        check("spread_h", SPREAD.replace("{comment}", ""), tmp_path)
+    (found,) = refused.value.diagnostics
+    assert (found.where.line, [label.text for label in found.related][-1]) == (9, "called from here")
+    assert codes(plan_of(tmp_path, SPREAD.replace("{comment}", "  # rlflow: ignore[RLF123]"))) == ([], ["RLF123"])
+
+
 def test_a_comment_at_one_of_two_callers_of_a_helper_is_not_for_the_other(tmp_path: Path) -> None:
     twice = HELPED.format(calls="    helper(s)  # rlflow: ignore[RLF210]\n    helper(s)\n")
     assert codes(plan_of(tmp_path, twice)) == (["RLF210", "RLF210", "RLF017"], [])
