@@ -28,11 +28,17 @@ DISTRIBUTION = ("temperature", "top_p")
 
 # --- facts ------------------------------------------------------------------------------------------------------------------------
 def of_result(graph: Graph, facts: Facts, node: Node) -> Scored | None:
-    """Of log-probs that a node makes: of the weights that it is given; of an operator without, as the log-probs that it is given."""
+    """Of log-probs that a node makes: of the weights that it is given; of an operator without, as the log-probs that it is given.
+
+    None for a call of two policies, a game of self-play: each token is of one of them, and only the rows know of which.
+    """
     if node.worker is None or not node.weights:
         given = [facts.scored[use.field] for use in node.uses if use.field in facts.scored]
         return given[0] if given else None
-    weights, worker = node.weights[0], graph.workers[node.worker]
+    trained = [w for w in node.weights if w.feedback is not None] or list(node.weights)
+    if len({w.feedback for w in trained}) > 1:
+        return None
+    weights, worker = trained[0], graph.workers[node.worker]
     whose = graph.workers[weights.owner].name if weights.feedback is None else graph.feedbacks[weights.feedback].name
     return Scored(whose, weights.reading, worker.temperature, worker.top_p, worker.kind, worker.id)
 
@@ -217,8 +223,9 @@ def sampled_as_trained(graph: Graph, facts: Facts) -> Iterator[Diagnostic]:
         if sampler is None or sampler.worker is None or sampler.worker in told:
             continue
         owner, engine = graph.workers[feedback.owner], graph.workers[sampler.worker]
-        for why in DISTRIBUTION:
-            if getattr(engine, why) != getattr(owner, why) and why not in allowed(facts, node, read):
+        accounted = allowed(facts, node, read)
+        for why in DISTRIBUTION if "policy" not in accounted else ():  # rows of whom ever: of any temperature too
+            if getattr(engine, why) != getattr(owner, why) and why not in accounted:
                 told.add(engine.id)
                 yield _sampled(feedback, sampler, engine, owner, why)
 

@@ -4,7 +4,7 @@ version       of the weights of one policy: rows sampled at k - lag, log-probs a
 temperature   of the distribution
 top_p         where the distribution was cut, and made to sum to 1 again
 engine        that computed them: a rollout engine and a trainer round differently
-policy        whose they are: of another feedback than the one that is trained
+policy        whose they are: of another feedback than the one that is trained; of rows, whoever sampled them, and however
 """
 
 from __future__ import annotations

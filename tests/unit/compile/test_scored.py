@@ -10,6 +10,7 @@ from start import Start
 from vocabulary import (
     Advantages,
     B,
+    Embedded,
     InputIds,
     KlRows,
     ModelRows,
@@ -20,19 +21,47 @@ from vocabulary import (
     RefLogProbs,
     ResponseMask,
     RolloutLogProbs,
+    S,
+    Sample,
+    T,
     TokenScores,
     Torch,
+    TrainRows,
+    Trajectories,
     anchor_on_rollout,
+    dataset,
+    dispatch,
+    exact_match,
+    form_batch,
+    grpo,
     imitate,
     log_prob,
     micro_pack,
     pad,
+    ppo_clip,
+    shaping,
     shard,
     sync,
     truncated_importance,
 )
 
-from rlflow import CheckFailed, Current, Diagnostic, Difference, Feedback, Frozen, Loss, Plan, Tensor, Worker, f32, operator, pipeline
+from rlflow import (
+    CheckFailed,
+    Current,
+    Diagnostic,
+    Difference,
+    Feedback,
+    Frozen,
+    Loss,
+    Plan,
+    Served,
+    Tensor,
+    Worker,
+    f32,
+    fresh,
+    operator,
+    pipeline,
+)
 
 TeacherLogProbs = Annotated[Tensor, f32[B, R], log_prob("teacher")]
 
@@ -259,3 +288,46 @@ def test_truncated_importance_corrects_for_lag_and_engine_and_nothing_else() -> 
     assert [d.corrects for fn in (shipped, shipped_anchor, truncated_importance) if (d := declaration_of(fn))] == [
         ("version", "engine")
     ] * 3
+
+
+@pytest.mark.parametrize(
+    ("corrects", "expected"), [(("policy",), []), (("temperature",), []), (("version",), ["RLF123"]), ((), ["RLF123"])]
+)
+def test_who_imitates_takes_rows_of_any_temperature(corrects: tuple[Difference, ...], expected: list[str]) -> None:
+    class Imitate(Loss[PolicyForward, ModelRows]):
+        @property
+        def corrects(self) -> tuple[Difference, ...]:
+            return corrects
+
+    @pipeline
+    def loop() -> None:
+        s = Start(temperature=0.5)
+        micro = micro_pack(shard(pad(s.ready, multiple=2), on=s.actor), max_tokens=64)
+        s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(Imitate())), s.engine))
+
+    assert codes(loop) == expected
+
+
+class Arena(Embedded):
+    """Two policies play each other."""
+
+    @operator(per="row", sizes={B: T, S: fresh()})
+    def play(self, left: Served[Policy], right: Served[Policy], prompts: Trajectories) -> Sample: ...  # type: ignore[empty-body]
+
+
+def test_both_sides_of_a_game_train_on_its_rows() -> None:
+    @pipeline
+    def loop() -> None:
+        arena, left, right = Arena("arena"), Torch("left"), Torch("right")
+        one, two = (Feedback(worker.name, init=worker.load(), max_lag=1) for worker in (left, right))
+        ready = form_batch(arena.play(one.served, two.served, dispatch(dataset("x"), n=2)), prompts=4)
+        score = exact_match(ready.response_text, ready.answer, ready.response_mask)
+        adv = grpo(shaping(score.token_level_scores), ready.response_mask, ready.uid).advantages
+        for policy, worker in ((one, left), (two, right)):
+            old = worker.log_probs(policy.current, ready.input_ids, ready.response_mask)
+            weighed = truncated_importance(adv, old, ready.rollout_log_probs, ready.response_mask)
+            rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=weighed)
+            micro = micro_pack(shard(pad(rows, multiple=1), on=worker), max_tokens=64)
+            policy.close(sync(worker.train(policy.move, micro.loss(ppo_clip())), arena))
+
+    assert codes(loop) == []
