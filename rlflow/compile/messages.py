@@ -1,4 +1,4 @@
-"""What the controller and the other processes tell each other in a step. Sizes are those of msgpack, a little over the mean.
+"""What the controller and the other processes tell each other in a step. Sizes are those of msgpack.
 
 controller ── a trajectory: row of the data set, ids, version ──▶ <engine>.rollout ── key, lengths, spans, metrics ──▶ controller
 controller ── a call a rank: keys, row numbers, cuts, version ──▶ host, workers ── key, metrics ──▶ controller
@@ -13,7 +13,8 @@ from .facts import Edge, Facts
 from .ir import Dim, Graph, Node, Use
 from .place import CONTROLLER, is_rollout
 
-CALL, DONE, KEY, INT, NUMBER = 56, 24, 18, 3, 12  # bytes; a number is a float64 and its name, the name apart
+CALL, DONE, KEY, INT, NUMBER = 20, 16, 16, 3, 12  # bytes; a number is a float64 and its name, the name apart
+TRAJECTORY, SPAN = 30, 5  # what a call of the stream has more: the prompt, the engine and its address; what its answer has more
 
 
 class Steps:
@@ -91,7 +92,7 @@ def messages(graph: Graph, facts: Facts, steps: Steps, handed: Mapping[int, tupl
     traffic: dict[str, _Traffic] = {}
     for site, asked in steps.asked.items():
         metrics = sum(_metrics(graph, node) for node in graph.nodes if node.id in facts.needed and facts.site.get(node.id) == site)
-        sent, got = asked * (CALL + 3 * INT + KEY), asked * (DONE + KEY + 3 * INT + metrics) + steps.sampled[site] * INT
+        sent, got = asked * (CALL + TRAJECTORY + KEY), asked * (DONE + KEY + SPAN + metrics) + steps.sampled[site] * INT
         traffic.setdefault(site, _Traffic()).add(sent, "row uid traj_uid version keys", got, "key lengths spans metrics")
     for node in graph.nodes:
         site = facts.site.get(node.id, CONTROLLER)

@@ -3,7 +3,7 @@
 class Torch(Worker):
     state = (State("weights", 4 * N), State("optimizer", 8 * N, trained=True), State("rng", 5056 * DP))
 
-@operator(per="row", state=(State("position", 8),))
+@operator(per="row", state=(State("position", 8, in_checkpoint=False),))
 def dataset(...): ...
 
 Bytes are of one copy, in letters of its owner: N parameters of its model, DP data-parallel ranks, others of its own.

@@ -16,7 +16,7 @@ STATE_IN = {  # file of a worker's folder → the state that it holds
     "trainer/optimizer.safetensors": "optimizer",
     "trainer/rng.safetensors": "rng",
 }
-NO_STATE = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "trainer/state.json"}
+NO_STATE = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "trainer/state.json"}
 DESCRIPTION = {"format", "files", "kind", "dp_size"}  # of trainer/state.json: what the checkpoint is, not what it holds
 
 
@@ -74,4 +74,4 @@ def test_M1_the_controller_hears_and_tells_what_the_edges_say(finished: tuple[Ru
     planned = sum(int(edge.bytes) for edge in plan.edges if "controller" in (edge.from_, edge.to))
     measured = [line["controller_socket_bytes"] for line in run.steps()[1:]]
     assert len(measured) == 2
-    assert all(planned / 1.5 < crossed < planned * 1.5 for crossed in measured), (planned, measured)
+    assert all(planned / 1.3 < crossed < planned * 1.3 for crossed in measured), (planned, measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from small_loop import interpreter_of, small
@@ -11,6 +12,7 @@ from pipelines.grpo import grpo
 from pipelines.multiturn import multiturn
 from pipelines.ppo import ppo
 from rlflow import Plan
+from rlflow.compile import messages
 from rlflow.compile.bytes import row_bytes
 from rlflow.compile.ir import Dim
 from rlflow.data.batch import Block
@@ -18,7 +20,7 @@ from rlflow.data.column import Column
 from rlflow.data.pool.protocol import Key
 from rlflow.run.graph import GraphView
 from rlflow.run.interpret import fetch
-from rlflow.run.messages import Source
+from rlflow.run.messages import Call, Done, Source
 from rlflow.run.stream import Stream
 
 KEY = Key(lane=0, offset=0, nbytes=0, rows=1, serial=1)
@@ -87,3 +89,27 @@ def test_bytes_a_row_are_those_of_a_real_block() -> None:
     planned = sum(size.put({"S": Dim.of(n)}).number or 0 for size in sizes for n in lengths)
     assert sum(block[str(i)].values.nbytes for i in view.crossing - text) == planned
     assert np.all(np.array(lengths) > 2)
+
+
+def wire(message: object) -> int:
+    """Bytes of a frame."""
+    return 4 + len(msgspec.msgpack.encode(message))
+
+
+@pytest.mark.parametrize(
+    ("planned", "real"),
+    [
+        (messages.CALL, wire(Call(300, 8, 120))),
+        (
+            messages.TRAJECTORY,
+            wire(Call(300, 8, 120, prompt=(1500, 3000, 3), engine=1, address="http://127.0.0.1:40123")) - wire(Call(300, 8, 120)),
+        ),
+        (messages.DONE, wire(Done(300))),
+        (messages.SPAN, wire(Done(300, spans=((120, 0, 200),))) - wire(Done(300))),
+        (messages.KEY, len(msgspec.msgpack.encode(Key(3, 3_000_000, 30_000, 8, 70_000)))),
+        (messages.INT, len(msgspec.msgpack.encode(1000))),
+        (messages.NUMBER + len("grpo/advantages"), len(msgspec.msgpack.encode({"grpo/advantages": 1.5}))),
+    ],
+)
+def test_sizes_of_messages_are_those_of_the_wire(planned: int, real: int) -> None:
+    assert abs(planned - real) <= 2
