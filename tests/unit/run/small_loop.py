@@ -15,7 +15,7 @@ from operators.loss import ppo_clip
 from operators.records import ModelRows, PolicyForward, PpoRows, Prompts, Sample, Scores, Trajectories
 from operators.reward import shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
-from rlflow import Current, Feedback, Frozen, Move, Next, Objective, Served, Worker, fresh, operator, pipeline
+from rlflow import Current, Feedback, Frozen, Move, Next, Objective, Served, State, Worker, fresh, operator, pipeline
 from rlflow.compile.plan import Plan
 from rlflow.modules import make_worker
 from rlflow.run.graph import GraphView
@@ -65,6 +65,8 @@ class Engine(Worker):
 
 class Trainer(Worker):
     """Keeps what it was given to train on."""
+
+    state = (State("given", 0, in_checkpoint=False),)
 
     def __init__(self, name: str, *, dp: int = 1) -> None:
         super().__init__(name, dp=dp)
