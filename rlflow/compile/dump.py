@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from ..errors import UsageError
 from .ir import Graph, Node
@@ -37,7 +38,7 @@ def dump(plan: Plan, name: str) -> str:
     return "\n".join(out)
 
 
-def _table(plan: Plan, table: str, found: Mapping[int | str, object] | Iterable[object]) -> Iterator[str]:
+def _table(plan: Plan, table: str, found: Mapping[Any, object] | Iterable[Any]) -> Iterator[str]:
     if isinstance(found, Mapping):
         for key, value in found.items():
             yield f"{_key(plan, table, key)}  {_value(plan, table, value)}"
