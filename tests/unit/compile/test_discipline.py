@@ -290,3 +290,32 @@ def centred_in(advantages: Advantages, response_mask: ResponseMask) -> Advantage
 )
 def test_statistics_over_pad_rows(by: Callable[[TrainRows, Start], Tensor], padded: bool, refused: list[str]) -> None:
     assert codes(normalised(by, padded=padded)) == refused
+
+
+# --- the way out -------------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("wrong", "help"),
+    [
+        (lambda s, rows: form_batch(rows, prompts=4), "call `form_batch` once"),
+        (lambda s, rows: pad(s.sample, multiple=2), "put `form_batch(...)` before it"),
+        (lambda s, rows: pad(shard(rows, on=s.actor), multiple=2), "the other way round: `shard(pad(rows, multiple=2), on=s.actor)`"),
+        (lambda s, rows: pad(micro_pack(shard(rows, on=s.actor), max_tokens=64).rows, multiple=2), "call `pad` before `shard`"),
+        (lambda s, rows: shard(shard(rows, on=s.actor), on=s.actor), "call `shard` once"),
+        (lambda s, rows: micro_pack(rows, max_tokens=64), "put `shard(...)` before it"),
+        (lambda s, rows: rebalance(rebalance(rows, pieces=4), pieces=4), "call `rebalance` once"),
+        (lambda s, rows: shuffle(rebalance(rows, pieces=4), seed=1), "keep one of `rebalance` and `shuffle`"),
+        (lambda s, rows: pad(rebalance(rows, pieces=4), multiple=2), "the other way round: `rebalance(pad(rows, multiple=2), pieces=4)`"),
+        (lambda s, rows: pad(pad(rows, multiple=4), multiple=6), "pad once: `pad(rows, multiple=12)`"),
+    ],
+)
+def test_the_message_says_the_way_out(wrong: Callable[[Start, TrainRows], object], help: str) -> None:
+    @pipeline
+    def loop() -> None:
+        start = Start()
+        rows = start.rows()
+        wrong(start, rows)
+        start.finish(rows)
+
+    with pytest.raises(CheckFailed) as refused:
+        loop()
+    assert [(d.code, d.help) for d in refused.value.diagnostics if d.severity == "error"] == [("RLF502", help)]
