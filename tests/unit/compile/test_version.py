@@ -18,6 +18,7 @@ from vocabulary import (
     OldLogProbs,
     Policy,
     PolicyForward,
+    ResponseMask,
     RolloutLogProbs,
     S,
     T,
@@ -288,3 +289,21 @@ class Kept(Record):
 class Again(Torch):
     @operator(per="row", copies={"kept": "rollout_log_probs"})
     def again(self, weights: Weights[Policy], rollout_log_probs: RolloutLogProbs) -> Kept: ...  # type: ignore[empty-body]
+
+
+class Drifting(Training):
+    @operator(per="row")
+    def drift(self, now: Weights[Critic], then: Weights[Critic], response_mask: ResponseMask) -> Values: ...  # type: ignore[empty-body]
+
+
+def test_a_call_that_compares_two_versions_itself_is_no_mixture() -> None:
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        critic = Drifting("critic")
+        baseline = Feedback("baseline", init=critic.load(), max_lag=1)
+        adv = gae(s.rewards, critic.drift(baseline.current, baseline.served, s.ready.response_mask), s.ready.response_mask)
+        baseline.close(sync(critic.fit(baseline.move, s.rewards), critic))
+        s.finish(s.rows(adv.advantages))
+
+    assert codes(loop) == []
