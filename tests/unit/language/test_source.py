@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlflow import Record, operator
-from rlflow.language.source import Place, argument, attribute_ref, caller, lines, locate, parameter_ref
+from rlflow.language.source import Place, argument, attribute_ref, caller, characters, lines, locate, parameter_ref
 
 
 def text(place: Place) -> str:
@@ -98,3 +99,23 @@ def test_a_file_that_is_gone_has_no_places(tmp_path: Path) -> None:
 def test_columns_after_other_scripts(nested: bool) -> None:
     found = ("über", Here(1))[1]
     assert found.call.place.column == len('    found = ("über", '.encode())
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding"),
+    [
+        ('odd = "\u2028 \x85"  # \x0c\n', "utf-8"),  # no line ends for Python, though for str.splitlines
+        ("\x0c\n", "utf-8"),
+        ("# a byte order mark stands before this\n", "utf-8-sig"),
+        ("# -*- coding: latin-1 -*-\n# é\n", "latin-1"),
+    ],
+)
+def test_lines_and_columns_are_counted_as_python_does(head: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "encoded.py"
+    path.write_bytes((head + 'é = "é"; found = Here("é", word=2)\n').encode(encoding))
+    scope: dict[str, Any] = {"Here": Here}
+    exec(compile(path.read_bytes(), str(path), "exec"), scope)
+    call = scope["found"].call
+    assert (call.place.line, call.target) == (head.count("\n") + 1, "found")
+    assert characters(call.place) == (17, 34)
+    assert characters(argument(call, "word", 5)) == (32, 33)
