@@ -35,11 +35,13 @@ class Turn(NamedTuple):
 def colocate(graph: Graph, facts: Facts) -> list[Diagnostic]:
     """Fills sleeps."""
     found: list[Diagnostic] = []
-    for devices in graph.devices:
-        workers = {worker.id: worker for worker in graph.workers if worker.devices == devices.id}
-        if len(workers) < 2:
-            continue
-        stream, batch, syncs = _turns(graph, facts, workers)
+    sharing: dict[int, dict[int, Worker]] = {}
+    for worker in graph.workers:
+        if worker.devices is not None:
+            sharing.setdefault(worker.devices, {})[worker.id] = worker
+    calls = _calls(graph, facts)
+    for devices, workers in ((graph.devices[i], workers) for i, workers in sorted(sharing.items()) if len(workers) > 1):
+        stream, batch, syncs = _turns(facts, workers, calls.get(devices.id, []))
         refused = [*_two_on_the_stream(graph, devices, stream), *_samples_ahead(graph, devices, workers, stream, [*batch, *syncs])]
         found += refused
         if not refused:
@@ -47,12 +49,22 @@ def colocate(graph: Graph, facts: Facts) -> list[Diagnostic]:
     return found
 
 
-def _turns(graph: Graph, facts: Facts, workers: dict[int, Worker]) -> tuple[list[Turn], list[Turn], list[Turn]]:
+def _calls(graph: Graph, facts: Facts) -> dict[int, list[Node]]:
+    """Devices → the calls of a step that need one of their workers."""
+    found: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if node.id in facts.needed and node.per != "run":
+            workers = {node.worker, _served(node), *(use.owner for use in node.weights if node.serves)}
+            for devices in {graph.workers[worker].devices for worker in workers if worker is not None}:
+                if devices is not None:
+                    found.setdefault(devices, []).append(node)
+    return found
+
+
+def _turns(facts: Facts, workers: dict[int, Worker], calls: list[Node]) -> tuple[list[Turn], list[Turn], list[Turn]]:
     """The calls of one step on these workers: on the stream, on the batch, syncs."""
     stream, batch, syncs = list[Turn](), list[Turn](), list[Turn]()
-    for node in graph.nodes:
-        if node.id not in facts.needed or node.per == "run":
-            continue
+    for node in calls:
         served = _served(node)
         if served is not None:
             held = {node.weights[0].owner, served} & workers.keys() if node.weights else {served} & workers.keys()

@@ -65,7 +65,8 @@ class Steps:
     def rows(self, rowset: int) -> Dim:
         """Of a row set, over all ranks, pad rows apart. Leaf rows of a tree are as many as come into the batch."""
         rows = self.facts.rowsets[self.base[rowset]]
-        size = rows.size.put(self.prompts)
+        prompts = self.prompts.get(rows.prompts)
+        size = rows.size if prompts is None else rows.size.put({rows.prompts: prompts})
         return self._formed.get(rows.id, size) if size.number is None else size
 
     @property
@@ -90,9 +91,13 @@ class _Traffic:
 def messages(graph: Graph, facts: Facts, steps: Steps, handed: Mapping[int, tuple[Use, ...]]) -> Iterator[Edge]:
     """Edges from the controller and to it."""
     traffic: dict[str, _Traffic] = {}
+    metrics: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.id in facts.needed and (site := facts.site.get(node.id)) in steps.asked:
+            metrics[site] = metrics.get(site, 0) + _metrics(graph, node)
     for site, asked in steps.asked.items():
-        metrics = sum(_metrics(graph, node) for node in graph.nodes if node.id in facts.needed and facts.site.get(node.id) == site)
-        sent, got = asked * (CALL + TRAJECTORY + KEY), asked * (DONE + KEY + SPAN + metrics) + steps.sampled[site] * INT
+        answer = DONE + KEY + SPAN + metrics.get(site, 0)
+        sent, got = asked * (CALL + TRAJECTORY + KEY), asked * answer + steps.sampled[site] * INT
         traffic.setdefault(site, _Traffic()).add(sent, "row uid traj_uid version keys", got, "key lengths spans metrics")
     for node in graph.nodes:
         site = facts.site.get(node.id, CONTROLLER)

@@ -19,18 +19,17 @@ from .ir import Dim, Graph, Node, State, Worker
 def state(graph: Graph, facts: Facts) -> None:
     """Fills state."""
     drawn = _drawn(graph, facts)
+    trained = {feedback.owner for feedback in graph.feedbacks}
+    used = {node.worker for node in graph.nodes if node.id in facts.needed} | trained
     facts.state = (
-        *(kept for worker in graph.workers for kept in _of_worker(graph, facts, worker)),
+        *(kept for worker in graph.workers if worker.id in used for kept in _of_worker(worker, worker.id in trained)),
         *(kept for node in graph.nodes if node.id in facts.needed for kept in _of_operator(node, drawn)),
         *_versions(graph),
     )
 
 
-def _of_worker(graph: Graph, facts: Facts, worker: Worker) -> Iterator[Kept]:
+def _of_worker(worker: Worker, trains: bool) -> Iterator[Kept]:
     """A worker that does not train holds what it loaded, and no checkpoint holds it: it is loaded again."""
-    trains = any(feedback.owner == worker.id for feedback in graph.feedbacks)
-    if not trains and not any(node.worker == worker.id and node.id in facts.needed for node in graph.nodes):
-        return
     for one in worker.state:
         if trains or not one.trained:
             size = _bytes(one, worker.name, worker.dp_size)
