@@ -9,7 +9,7 @@ broken; None where the loop has no such place. Whether a change *is* a mistake i
     numbers    indivisible_pad  indivisible_ranks  indivisible_prompts  count_of_nothing
     versions   lag_uncorrected  correction_forgotten  of_another_policy  temperature
     names      misspelt_field  misspelt_keyword  same_name
-    python     number_for_field  record_for_field  arithmetic  branch  not_config  no_loss  dead_call
+    python     number_for_field  record_for_field  arithmetic  branch  not_config  no_loss  dead_call  idle_worker
 """
 
 from __future__ import annotations
@@ -613,7 +613,9 @@ def branch(program: Program, choose: Choose) -> Fault | None:
 
 def not_config(program: Program, choose: Choose) -> Fault | None:
     names = ("limit", "per_token", "timeout_s", "beta", "prompts", "pieces")
-    spots = [(line, arg) for line in _calls(program) for arg in line.call.args if arg.param in names and not line.call.is_record]
+    spots = [
+        (line, arg) for line in _calls(program) for arg in line.call.args if arg.param in names and line.what not in ("record", "rollout")
+    ]
     spots = [(line, arg) for line, arg in spots if isinstance(arg.value, Raw)]
     return _pick(choose, spots, lambda arg: setattr(arg, "value", Raw("lambda: 1")), ("RLF010", "RLF015"))
 
@@ -632,6 +634,13 @@ def dead_call(program: Program, choose: Choose) -> Fault | None:
     return Fault(("RLF210",), dead, text=str(dead.call), severity="warning")
 
 
+def idle_worker(program: Program, choose: Choose) -> Fault | None:
+    worker = choose.one([line for line in program.body if line.what.startswith("worker:")])
+    idle = Line("own", Call("Torch", [Arg("name", Raw('"spare"'))]), "spare")
+    _insert(program, worker, idle)
+    return Fault(("RLF210",), idle, text=str(idle.call), severity="warning")
+
+
 FAULTS: tuple[Breaker, ...] = (
     dropped_argument, dropped_field, left_out, dropped_base, swapped, mixed_up, wrong_dtype, wrong_axes, wrong_role, off_by_one,
     wrong_rows, late_group, late_filter, wrong_order, padded_after_balancing, not_cut, not_formed,
@@ -639,7 +648,7 @@ FAULTS: tuple[Breaker, ...] = (
     indivisible_pad, indivisible_ranks, indivisible_prompts, count_of_nothing,
     lag_uncorrected, correction_forgotten, of_another_policy, temperature,
     misspelt_field, misspelt_keyword, same_name,
-    number_for_field, record_for_field, arithmetic, branch, not_config, no_loss, dead_call,
+    number_for_field, record_for_field, arithmetic, branch, not_config, no_loss, dead_call, idle_worker,
 )  # fmt: skip
 
 

@@ -105,6 +105,8 @@ class Maker:
         adv = self._advantages(ready)
         self._train(ready, adv)
         self._evaluate()
+        if not any(line.call.fn == "judge.grade" for line in self.program.body):
+            self.program.body = [line for line in self.program.body if line.what != "worker:judge"]
         self._helper()
         return self.program
 
