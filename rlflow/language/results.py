@@ -111,6 +111,8 @@ def _next_weights(call: CallTracer, reading: str, bound: dict[str, Any]) -> Weig
     node.result = {"kind": "weights", "reading": reading}
     given = [w.weights for w in node.weights]
     owner = next((w.owner for w in given), node.worker)
+    if owner is None and node.failed:
+        raise CheckFailed([])  # told already: the weights may be among the arguments that were refused
     if owner is None:
         raise CheckFailed(
             [

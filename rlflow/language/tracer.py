@@ -18,7 +18,7 @@ from .counts import counts_of, is_count
 from .denominator import uncounted
 from .diagnostic import Diagnostic, Label
 from .feedback import READINGS, Feedback
-from .loss import Loss, Micro, Objective, from_forward_of, reads_of, rows_of
+from .loss import Loss, Micro, Objective, forward_of, from_forward_of, reads_of, rows_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
 from .operator import Declaration
@@ -154,7 +154,16 @@ class CallTracer:
             self.refuse("RLF005", f"`{self.node.title}` is given {named} for a loss", where=at, label="no loss", help=help)
         losses = tuple(loss for loss in losses if isinstance(loss, Loss))
         self.node.losses += losses
+        yielded = get_args(self.declaration.hints.get(param))[:1]
         for loss in losses:
+            if yielded and isinstance(yielded[0], type) and (lacks := sorted(forward_of(loss).keys() - set(names_of(yielded[0])))):
+                self.refuse(
+                    "RLF001",
+                    f"the forward of `{self.node.title}` has no field `{lacks[0]}`, which `{type(loss).__name__}` reads",
+                    where=at,
+                    label=f"it yields `{yielded[0].__name__}`",
+                    help="train it on a worker whose forward yields it",
+                )
             self.reads |= reads_of(loss)
             for wrong in foreign(units_of(type(loss)), vars(loss)) if any(isinstance(v, Count) for v in vars(loss).values()) else ():
                 declared = labels(source.attribute_ref(type(loss), wrong.name), f"counts {wrong.wanted}")
