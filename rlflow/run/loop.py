@@ -246,6 +246,10 @@ class Loop:
             self.tell(ev.TrainFailed(action.batch, str(error)))
             return
         self.free(self._ready.forget_groups(action.groups))
+        held, waiting = self.report.outstanding, self._ready.nbytes
+        assert held == waiting, (
+            f"after batch {action.batch.batch} the pool holds {held} bytes, {waiting} of live groups: a block was not freed"
+        )
         self.report.trained(action.batch.batch, self.state, landed, result, time.monotonic() - start)
         self.tell(ev.Trained(action.batch))
 

@@ -38,6 +38,12 @@ class Ready:
     def __getitem__(self, trajectory: TrajectoryId) -> Landed:
         return self._landed[trajectory.uid][trajectory]
 
+    @property
+    def nbytes(self) -> int:
+        """Of all blocks that are in here."""
+        landed = (one.key for group in self._landed.values() for one in group.values())
+        return sum(key.nbytes for keys in (landed, *(made.values() for made in self._made.values())) for key in keys)
+
     def group(self, uid: int) -> list[Landed]:
         """Its landed trajectories in the order of their numbers; none if the group is gone."""
         return [landed for _, landed in sorted(self._landed.get(uid, {}).items())]

@@ -22,6 +22,7 @@ from rlflow.compile.ir import Node
 from rlflow.data.pool.arena import ShmArena
 from rlflow.data.pool.protocol import Key
 from rlflow.data.pool.shm import ShmPool
+from rlflow.run.batchscope import BatchScope
 from rlflow.run.calls import Caller
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.interpret import block_of, fetch
@@ -200,3 +201,9 @@ def test_the_pool_holds_what_the_plan_says(pool: ShmPool, tmp_path: Path, monkey
     # it waits for nothing of the batch, so the plan counts all that is made there; of the two rewards one was freed before
     freed = next(share.bytes for share in planned.shares if share.field == "shape_rewards")
     assert planned.bytes - freed <= max(screen.peaks) <= 1.01 * planned.bytes
+
+
+def test_a_block_that_outlives_its_batch_ends_the_run(pool: ShmPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchScope, "_has_read", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"after batch 0 the pool holds .* a block was not freed"):
+        run(pool, tmp_path)

@@ -37,3 +37,10 @@ def test_another_attempt_is_another_trajectory() -> None:
     assert ready.forget(TrajectoryId(7, 1, 1)) == []
     assert ready.forget(TrajectoryId(7, 1, 0)) == [KEYS[1]]
     assert [landed.key for landed in ready.group(7)] == [KEYS[0]]
+
+
+def test_its_bytes_are_those_of_all_blocks_in_it() -> None:
+    ready = filled()
+    assert ready.nbytes == 4 * KEYS[0].nbytes
+    ready.forget_groups([7])
+    assert ready.nbytes == KEYS[3].nbytes
