@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..errors import UsageError
 from .ir import Graph, Node
@@ -39,11 +39,12 @@ def dump(plan: Plan, name: str) -> str:
 
 
 def _table(plan: Plan, table: str, found: Mapping[Any, object] | Iterable[Any]) -> Iterator[str]:
+    items: Iterable[Any] = sorted(cast(Any, found)) if isinstance(found, set | frozenset) else found
     if isinstance(found, Mapping):
-        for key, value in found.items():
-            yield f"{_key(plan, table, key)}  {_value(plan, table, value)}"
+        for key in items:
+            yield f"{_key(plan, table, key)}  {_value(plan, table, found[key])}"
     else:
-        for item in sorted(found) if isinstance(found, set | frozenset) else found:
+        for item in items:
             yield _key(plan, table, item) if isinstance(item, int) else str(item)
 
 
