@@ -65,18 +65,22 @@ class Rule(NamedTuple):
 
 
 GROUPS = ("group", "leaves")  # how many rows belong together is true wherever they lie
+WHOLE = ("whole", *GROUPS)
+CUT = ("cut_for", "mini_batches")
+# fmt: off
 RULES: dict[str, Rule] = {
-    #               needs                undoes                 keeps                                                          gives
-    "keep": Rule(UNPACKED, (), ("whole", *GROUPS, "padded", "multiple", "balanced", "mini_batches", "cut_for")),
-    "fresh": Rule(UNPACKED, (), ("whole", *GROUPS, "padded", "cut_for")),  # results on rows of their own
-    "expand": Rule(("stream",), (), ("whole", *GROUPS, "padded")),
-    "form": Rule(("stream",), (), ("whole", *GROUPS), _form),
-    "filter": Rule(("stream", "batch"), ("padded", "balanced"), GROUPS, _filter),
-    "pad": Rule(("batch",), ("padded", "balanced"), ("whole", *GROUPS), _pad),
-    "permute": Rule(("batch",), ("balanced",), ("whole", *GROUPS, "padded", "multiple"), _permute),
-    "shard": Rule(("batch",), (), (*GROUPS, "padded", "balanced"), _shard),
-    "pack": Rule(("shard",), (), (*GROUPS, "padded", "balanced", "mini_batches", "cut_for"), _pack),
+    # rows=           needs                undoes                  keeps                                               gives
+    "keep":    Rule(UNPACKED,            (),                     (*WHOLE, "padded", "multiple", "balanced", *CUT)),
+    "fresh":   Rule(UNPACKED,            (),                     (*WHOLE, "padded", "cut_for")),  # results on rows of their own
+    "expand":  Rule(("stream",),         (),                     (*WHOLE, "padded")),
+    "form":    Rule(("stream",),         (),                     WHOLE,                                              _form),
+    "filter":  Rule(("stream", "batch"), ("padded", "balanced"), GROUPS,                                             _filter),
+    "pad":     Rule(("batch",),          ("padded", "balanced"), WHOLE,                                              _pad),
+    "permute": Rule(("batch",),          ("balanced",),          (*WHOLE, "padded", "multiple"),                     _permute),
+    "shard":   Rule(("batch",),          (),                     (*GROUPS, "padded", "balanced"),                    _shard),
+    "pack":    Rule(("shard",),          (),                     (*GROUPS, "padded", "balanced", *CUT),              _pack),
 }
+# fmt: on
 PER: dict[str, tuple[str, ...]] = {"batch": ("batch",), "micro": ("micro",)}  # how far it looks → scopes, where that narrows the rule's
 
 AFTER = {"stream": "form_batch", "batch": "shard", "shard": "micro_pack"}  # what leads on from a scope
