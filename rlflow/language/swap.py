@@ -63,9 +63,9 @@ def _required(declared: Declaration, name: str) -> bool:
 # --- the same rows -----------------------------------------------------------------------------------------------------------
 def _on_the_same_rows(given: Iterable[Any], fields: Sequence[TracedField]) -> dict[str, TracedField]:
     """By name, the latest field about rows that one of the arguments is about."""
-    row_sets = RowSets()
-    wanted = {row_sets.of(field_of(value)) for argument in given for value in _fields(argument)}
-    return {field.name: field for field in fields if row_sets.of(field) in wanted}
+    numbers = row_sets(fields)
+    wanted = {numbers[field_of(value).id] for argument in given for value in _fields(argument)}
+    return {field.name: field for field in fields if numbers[field.id] in wanted}
 
 
 def _fields(argument: Any) -> Iterator[Value]:
@@ -73,30 +73,26 @@ def _fields(argument: Any) -> Iterator[Value]:
     yield from (v for v in (values_of(record).values() if isinstance(record, Record) else [record]) if isinstance(v, Value))
 
 
-class RowSets:
-    """Numbers for row sets, from declarations alone: fields of one number are about the same rows, in the same order.
+def row_sets(fields: Sequence[TracedField]) -> dict[int, int]:
+    """Field -> a number for its row set, from declarations alone: those of one number are about the same rows, in the same order.
 
     A result is about the rows of the argument with which it shares its first letter, else about new ones; what a row
     operator hands on is about new ones, the same for all that were about the same before.
     """
+    numbers: dict[int, int] = {}
+    known: dict[tuple[int, str], int] = {}
+    for field in fields:  # what a field comes from was made before it
+        before = _before(field)
+        if before is not None and (field.source is None or field.node.declaration is None):
+            numbers[field.id] = numbers[before.id]
+            continue
+        of = f"rows {numbers[before.id]}" if before is not None else _first_letter(field)
+        numbers[field.id] = known.setdefault((field.node.id, of), len(known))
+    return numbers
 
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, object], int] = {}
 
-    def of(self, field: TracedField) -> int:
-        """The number of the rows of a field."""
-        steps = []  # row operators that it went through, the last one first
-        while (before := _before(field)) is not None:
-            steps += [field.node.id] if field.node.declaration is not None and field.source is not None else []
-            field = before
-        first = field.declared.shape[0] if field.declared and field.declared.shape else None
-        number = self._number(field.node.id, first)
-        for node in reversed(steps):
-            number = self._number(node, number)
-        return number
-
-    def _number(self, node: int, of: object) -> int:
-        return self._numbers.setdefault((node, of), len(self._numbers))
+def _first_letter(field: TracedField) -> str:
+    return str(field.declared.shape[0]) if field.declared and field.declared.shape else ""
 
 
 def _before(field: TracedField) -> TracedField | None:

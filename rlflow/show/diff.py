@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..compile.ir import Node
 from ..compile.plan import Plan
 
 Rows = dict[str, dict[str, Any]]  # key -> what is compared
@@ -64,10 +65,11 @@ def diff(a: Plan, b: Plan, names: tuple[str, str] | None = None) -> Diff:
 
 def _tables(plan: Plan) -> dict[str, Rows]:
     data: dict[str, Any] = msgspec.to_builtins(plan.views)
+    nodes = {node.name: node for node in plan.graph.nodes}
     return {
         "parameters": {name: {"value": _plain(plan, value)} for name, value in plan.graph.parameters.items()},
         "workers": {row["name"]: row for row in data["workers"]},
-        "operators": {row["name"]: _without("at", row) | _options(plan, row["name"]) for row in data["operators"]},
+        "operators": {row["name"]: _without("at", row) | _options(plan, nodes[row["name"]]) for row in data["operators"]},
         "fields": {f"{row['writer']}.{row['name']}": _without("born", row) for row in data["fields"]},
         "edges": {f"{row['from']} → {row['to']}": row for row in data["edges"] if row["fields"] or row["weights"]},
         "feedbacks": {row["name"]: row for row in data["feedbacks"]},
@@ -80,9 +82,8 @@ def _without(key: str, row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if k != key}
 
 
-def _options(plan: Plan, name: str) -> dict[str, Any]:
+def _options(plan: Plan, node: Node) -> dict[str, Any]:
     """The configuration of a call, and of its losses."""
-    node = next(node for node in plan.graph.nodes if node.name == name)
     losses = {loss.name: _plain(plan, loss.options) if loss.active else "off" for loss in node.losses}
     return {"options": _plain(plan, node.params), "losses": losses}
 

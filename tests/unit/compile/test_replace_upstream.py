@@ -23,7 +23,12 @@ from vocabulary import (
     rloo,
 )
 
+from pipelines.grpo import grpo as grpo_loop
+from pipelines.multiturn import multiturn
+from pipelines.ppo import ppo
 from rlflow import CheckFailed, Plan, operator, pipeline
+from rlflow.language import trace
+from rlflow.language.swap import row_sets
 
 
 @operator(per="group")
@@ -122,3 +127,14 @@ def test_the_refusal_says_what_was_bound() -> None:
         "`rollout_log_probs` is taken from `form_batch`",
         "no earlier field on the same rows is called `log_prob`; did you mean `rollout_log_probs`?",
     )
+
+
+@pytest.mark.parametrize("loop", [penalised, filtered, grpo_loop, ppo, multiturn])
+def test_rows_told_from_declarations_are_those_that_are_inferred(loop: Any) -> None:
+    fn = loop.__rlflow_pipeline__
+    traced = trace.Trace(fn.__name__, fn.__module__, fn.__code__)
+    trace.tracing(traced, fn)
+    told, inferred = row_sets(traced.fields), loop().facts.rows
+    assert len(set(told.values())) > 1
+    pairs = {(told[field], rows) for field, rows in inferred.items()}
+    assert len(pairs) == len({number for number, _ in pairs}) == len({rows for _, rows in pairs})
