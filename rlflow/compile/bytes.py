@@ -11,8 +11,6 @@ from math import prod
 from ..language.spec import DTYPES
 from .ir import Dim, Spec
 
-__all__ = ["ColumnBytes", "is_text"]
-
 
 def is_text(letter: str) -> bool:
     """Whether a letter stands for the bytes of a text, and not for a size."""

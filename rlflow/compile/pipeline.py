@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, ParamSpec
 
+from msgspec import structs
+
 from ..errors import UsageError
 from ..language import trace
 from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label
@@ -99,16 +101,7 @@ def _with_caller(traced: Trace, found: Diagnostic) -> Diagnostic:
     via = traced.via.get((found.where.file, found.where.line))
     if via is None:
         return found
-    return Diagnostic(
-        code=found.code,
-        message=found.message,
-        where=found.where,
-        label=found.label,
-        related=(*found.related, Label(via, CALLED)),
-        notes=found.notes,
-        help=found.help,
-        severity=found.severity,
-    )
+    return structs.replace(found, related=(*found.related, Label(via, CALLED)))
 
 
 def _original_names(traced: Trace, swaps: Swaps) -> Swaps:

@@ -76,10 +76,6 @@ class _Given(NamedTuple):
     scored: Scored
     meant: bool  # another policy's on purpose
 
-    @property
-    def of_feedback(self) -> bool:
-        return self.scored.reading in OF_FEEDBACK
-
 
 def meet(graph: Graph, facts: Facts, node: Node, uses: list[Use]) -> dict[str, Diagnostic]:
     """Log-probs that a call reads, against the first of them; in a training call against its own. Refused ones by parameter."""

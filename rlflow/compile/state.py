@@ -1,4 +1,4 @@
-"""What lives across steps, all of it: P16.
+"""What lives across steps, all of it.
 
     worker       what its class declares: weights, optimizer, random state; an engine's replica and KV cache
     operator     what its declaration says: the position in a data set

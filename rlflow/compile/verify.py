@@ -8,7 +8,15 @@ from .ir import Graph
 
 def verify_graph(graph: Graph) -> None:
     """Ids are indices, every field has one writer, names are unique, nothing is read before it is made."""
-    _graph(graph)
+    for kind in (graph.nodes, graph.fields, graph.devices, graph.workers, graph.feedbacks):
+        assert [item.id for item in kind] == list(range(len(kind))), "ids are indices"
+    writers = [out for node in graph.nodes for out in node.outs]
+    assert sorted(writers) == list(range(len(graph.fields))), "every field has one writer"
+    assert len({node.name for node in graph.nodes}) == len(graph.nodes), "names of nodes are unique"
+    for node in graph.nodes:
+        for use in node.uses:
+            assert graph.fields[use.field].node < node.id, f"`{node.name}` reads field {use.field} before it is made"
+        assert all(graph.fields[out].node == node.id for out in node.outs), f"`{node.name}` does not write its results"
 
 
 def verify(graph: Graph, facts: Facts) -> None:
@@ -30,15 +38,3 @@ def verify(graph: Graph, facts: Facts) -> None:
     for field in facts.specs:
         assert field in facts.rows, f"field {field} has a shape but no rows"
     assert facts.layout.keys() == facts.specs.keys(), "a field with a shape has a layout, and no other has"
-
-
-def _graph(graph: Graph) -> None:
-    for kind in (graph.nodes, graph.fields, graph.devices, graph.workers, graph.feedbacks):
-        assert [item.id for item in kind] == list(range(len(kind))), "ids are indices"
-    writers = [out for node in graph.nodes for out in node.outs]
-    assert sorted(writers) == list(range(len(graph.fields))), "every field has one writer"
-    assert len({node.name for node in graph.nodes}) == len(graph.nodes), "names of nodes are unique"
-    for node in graph.nodes:
-        for use in node.uses:
-            assert graph.fields[use.field].node < node.id, f"`{node.name}` reads field {use.field} before it is made"
-        assert all(graph.fields[out].node == node.id for out in node.outs), f"`{node.name}` does not write its results"
