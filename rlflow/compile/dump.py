@@ -15,7 +15,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "own": ("failed",),
     "infer": ("specs", "rows", "bounds", "layout", "scored", "corrected", "unequal"),
     "version": ("versions", "gaps"),
-    "live": ("needed", "read", "last_read", "from_forward", "dropped"),
+    "live": ("needed", "read", "from_forward", "dropped"),
     "order": (),
     "place": ("site", "ranks", "sleeps"),
     "drops": ("last_by_worker", "frees", "filtered"),
@@ -61,8 +61,6 @@ def _value(plan: Plan, table: str, value: object) -> str:
     if table == "rows" and isinstance(value, int):
         rows = plan.facts.rowsets[value]
         return f"{value}: {rows.scope}, {rows.size} rows, {rows.how}; {', '.join(rows.holds)}"
-    if table == "last_read" and isinstance(value, int):
-        return plan.graph.nodes[value].name
     if table == "last_by_worker" and isinstance(value, dict):
         return ", ".join(f"{process}: {plan.graph.nodes[node].name}" for process, node in value.items())
     if table in ("frees", "filtered") and isinstance(value, tuple):

@@ -3,7 +3,7 @@
     own       failed
     infer     specs, rowsets, rows, bounds, layout, scored, corrected, unequal, failed
     version   versions, gaps
-    live      needed, read, last_read, from_forward, dropped
+    live      needed, read, from_forward, dropped
     place     site, ranks, sleeps
     drops     last_by_worker, frees, filtered
     transport edges, fused, state
@@ -129,7 +129,6 @@ class Facts(msgspec.Struct, kw_only=True):
     gaps: dict[int, Gap] = {}  # feedback -> how far its rows can lag
     needed: frozenset[int] = frozenset()  # nodes that the next step, or a sink, depends on
     read: frozenset[int] = frozenset()  # fields that a needed node reads, itself or through records and row operators
-    last_read: dict[int, int] = {}  # field -> the last needed node, in order, that reads it or a mirror of it
     from_forward: dict[int, dict[str, str]] = {}  # training node -> field of its record -> field of its forward that stands in for it
     dropped: dict[int, str] = {}  # node -> why no plan has it
     site: dict[int, str] = {}  # node -> process that runs it

@@ -21,10 +21,10 @@ def verify_graph(graph: Graph) -> None:
 
 def verify(graph: Graph, facts: Facts) -> None:
     """Raises AssertionError, naming the id, when a table points at nothing."""
-    for table in (facts.specs, facts.rows, facts.scored, facts.corrected, facts.versions, facts.last_read):
+    for table in (facts.specs, facts.rows, facts.scored, facts.corrected, facts.versions):
         for field in table:
             assert 0 <= field < len(graph.fields), f"field {field} is out of range"
-    for node in (*facts.failed, *facts.needed, *facts.site, *facts.last_read.values(), *facts.from_forward, *facts.dropped):
+    for node in (*facts.failed, *facts.needed, *facts.site, *facts.from_forward, *facts.dropped):
         assert 0 <= node < len(graph.nodes), f"node {node} is out of range"
     for node in (*facts.frees, *facts.filtered):
         assert node in facts.needed, f"node {node} is dropped, and frees something"

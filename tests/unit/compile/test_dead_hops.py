@@ -64,8 +64,8 @@ def test_a_dropped_call_says_why_and_warns_of_nothing() -> None:
 def test_a_call_that_somebody_else_reads_is_read_by_the_losses_too() -> None:
     plan = actor_loop(correction="truncated_importance")
     assert plan.facts.from_forward == {}
-    read = {plan.graph.nodes[node].name for field, node in plan.facts.last_read.items() if plan.graph.fields[field].name == "old"}
-    assert read == {"actor.train"}
+    (old,) = (field for field in plan.fields if field.name == "old")
+    assert old.readers == ("truncated_importance", "actor.train")
 
 
 def test_policy_and_critic_are_judged_apart() -> None:
