@@ -64,9 +64,20 @@ def unknown(owner: str, what: str, name: str, known: list[str], current: Trace, 
                 message=f"{owner} has no {what} `{name}`{trace.nearest(name, known)}",
                 where=current.caller(frame)[0].place,
                 notes=(listed(known),),
+                help=INSTEAD.get(name) if what == "field" else None,
             )
         ]
     )
+
+
+_MERGE = "records are not merged: put one together, field by field"
+_PICK = "a record is handed on as it is: only what somebody reads is sent"
+_NAMES = "its fields are attributes, and its class says which there are"
+INSTEAD = {  # a method of other frameworks' batches → what is done here
+    **dict.fromkeys(("union", "merge", "update"), _MERGE),
+    **dict.fromkeys(("select", "pop", "exclude"), _PICK),
+    **dict.fromkeys(("keys", "items", "values", "get"), _NAMES),
+}
 
 
 def listed(names: list[str]) -> str:

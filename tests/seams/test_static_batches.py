@@ -205,6 +205,20 @@ def test_D7_two_records_with_one_field_are_not_put_together_by_name() -> None:
         loop()
 
 
+@pytest.mark.parametrize(
+    ("method", "help"),
+    [
+        ("union", "records are not merged: put one together, field by field"),
+        ("select", "a record is handed on as it is: only what somebody reads is sent"),
+        ("keys", "its fields are attributes, and its class says which there are"),
+    ],
+)
+def test_D7_the_methods_of_other_batches_are_answered(method: str, help: str) -> None:
+    """The same, for whoever is used to them."""
+    found = refused(lambda: getattr(Start().ready, method))
+    assert (found.code, found.help) == ("RLF001", help)
+
+
 # --- D12: pad rows have every field
 class DecoupledRows(TrainRows):
     rollout_log_probs: RolloutLogProbs
