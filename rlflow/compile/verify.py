@@ -38,3 +38,8 @@ def verify(graph: Graph, facts: Facts) -> None:
     for field in facts.specs:
         assert field in facts.rows, f"field {field} has a shape but no rows"
     assert facts.layout.keys() == facts.specs.keys(), "a field with a shape has a layout, and no other has"
+    for edge in facts.edges:
+        assert set(edge.text) <= set(edge.keyed) <= facts.read, f"{edge.sender} → {edge.receiver} ships what nobody reads"
+        assert edge.sender != edge.receiver, f"{edge.sender} sends to itself"
+    for shift in facts.sleeps:
+        assert graph.workers[shift.worker].devices == shift.devices, f"worker {shift.worker} sleeps on devices that it is not on"

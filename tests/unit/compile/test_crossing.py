@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from small_loops import filtered, penalised
+from start import Start
+from vocabulary import Embedded, Torch, TrainRows, dataset, dispatch, exact_match, form_batch, micro_pack, ppo_clip, shaping, shard, sync
+from vocabulary import grpo as grpo_advantage
 
 from pipelines.grpo import grpo
 from pipelines.ppo import ppo
-from rlflow import Plan
+from rlflow import Feedback, Plan, pipeline
 from rlflow.compile.facts import Edge
 
 
@@ -135,3 +138,24 @@ def test_rows_of_later_batches_wait_where_a_lag_lets_them() -> None:
     waiting = next(s for s in grpo(max_lag=2).facts.state if s.owner == "controller")
     assert (waiting.name, str(waiting.bytes), waiting.in_checkpoint) == ("waiting rows", "11264*S + 6144", False)  # 2 batches of 256 rows
     assert {s.owner for s in grpo(max_lag=0).facts.state} == {"actor", "engine", "dataset", "integer_match"}
+
+
+def test_a_worker_that_samples_with_what_it_owns_sends_no_weights() -> None:
+    class Hybrid(Torch, Embedded):
+        """Trains and samples."""
+
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        both = Hybrid("both")
+        other = Feedback("other", init=both.load())
+        sample = both.rollout(other.served, dispatch(dataset("train.parquet"), n=8))
+        ready = form_batch(sample, prompts=64)
+        score = exact_match(ready.response_text, ready.answer, ready.response_mask)
+        adv = grpo_advantage(shaping(score.token_level_scores), ready.response_mask, ready.uid)
+        old = both.log_probs(other.current, ready.input_ids, ready.response_mask)
+        rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=adv.advantages)
+        other.close(sync(both.train(other.move, micro_pack(shard(rows, on=both), max_tokens=64).loss(ppo_clip())), both))
+        s.finish(s.rows())
+
+    assert [e.sender for e in loop().facts.edges if e.weights] == ["actor"]
