@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+from fault import Fault
 from hypothesis import strategies as st
-from loop_faults import Fault
 from loop_model import Line, Rendered
 
 from rlflow import CheckFailed, Diagnostic
