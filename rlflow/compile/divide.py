@@ -41,7 +41,7 @@ class _Cut:
         way = list(facts.ancestors(rows))
         self.formed = next((r for r in way if r.how == "form"), None)
         padded = next((r for r in way if r.how == "pad"), None)
-        self.form, self.pad = ((graph.nodes[r.made_by] if r and r.made_by is not None else None) for r in (self.formed, padded))
+        self.form, self.pad = ((graph.nodes[r.made_by] if r else None) for r in (self.formed, padded))
         self.filtered = any(r.how == "filter" for r in way[: way.index(self.formed)]) if self.formed else False
 
     def refused(self) -> Diagnostic:
@@ -105,7 +105,7 @@ class _Cut:
 
     def _dispatch(self) -> Node | None:
         """The call whose integer parameter is a factor of the rows a prompt yields."""
-        made = (self.graph.nodes[r.made_by] for r in self.facts.ancestors(self.rows) if r.made_by is not None)
+        made = (self.graph.nodes[node] for node in self.facts.makers(self.rows))
         return next((node for node in made if len(node.bound) == 1 and node.rows == "expand"), None)
 
 

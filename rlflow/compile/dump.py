@@ -13,7 +13,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "trace": (),
     "freeze": (),
     "own": ("failed",),
-    "infer": ("specs", "rows", "bounds", "layout", "scored", "corrected", "unequal"),
+    "infer": ("specs", "rows", "bounds", "layout", "scored", "corrected"),
     "version": ("versions", "gaps"),
     "live": ("needed", "read", "from_forward", "dropped"),
     "order": (),

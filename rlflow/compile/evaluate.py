@@ -99,16 +99,15 @@ def _refuse_unknown(given: Mapping[str, int], known: set[str], asked: set[str]) 
 
 def _derive(graph: Graph, facts: Facts, rows: RowSet, values: dict[str, int]) -> None:
     """The letter of a row set, and that of its prompts, if the plan tells them."""
-    node = graph.nodes[rows.made_by] if rows.made_by is not None else None
     parent = facts.rowsets[rows.parent] if rows.parent is not None else None
     if rows.prompts and not rows.prompts.isdigit() and rows.prompts not in values:
         above = values.get(parent.prompts) if parent is not None else _prompts_in_flight(graph, facts, rows)
         if above is not None:
             values[rows.prompts] = above
     letter = rows.size.single
-    if letter is None or letter in values or parent is None or node is None:
+    if letter is None or letter in values or parent is None:
         return
-    found = _from_parent(graph, facts, rows, node, _known(parent.size, values), values)
+    found = _from_parent(graph, facts, rows, _known(parent.size, values), values)
     if found is not None:
         values[letter] = found
 
@@ -119,21 +118,20 @@ def _known(size: Dim, values: Mapping[str, int]) -> int | None:
 
 def _prompts_in_flight(graph: Graph, facts: Facts, root: RowSet) -> int | None:
     """What the first batch takes, once for each version that a rollout may lag, and once for the version itself."""
-    forms = [r for r in facts.rowsets if r.how == "form" and [*facts.ancestors(r)][-1].id == root.id and r.made_by is not None]
-    if not forms:
+    form = next((r.made_by for r in facts.rowsets if r.how == "form" and [*facts.ancestors(r)][-1].id == root.id), None)
+    if form is None:
         return None
-    prompts = graph.nodes[forms[0].made_by or 0].params["prompts"]
-    return int(prompts) * (1 + max((feedback.max_lag for feedback in graph.feedbacks), default=0))
+    return int(graph.nodes[form].params["prompts"]) * (1 + max((feedback.max_lag for feedback in graph.feedbacks), default=0))
 
 
-def _from_parent(graph: Graph, facts: Facts, rows: RowSet, node: Node, above: int | None, values: Mapping[str, int]) -> int | None:
+def _from_parent(graph: Graph, facts: Facts, rows: RowSet, above: int | None, values: Mapping[str, int]) -> int | None:
     if rows.how == "pack":
-        return _rows_of_micro_batch(facts, rows, node, above, values)
+        return _rows_of_micro_batch(facts, rows, graph.nodes[rows.made_by], above, values)
     if above is None or rows.how not in ("filter", "form", "pad", "shard"):
         return None
     if rows.how == "pad":
         return -(-above // rows.multiple) * rows.multiple
-    ranks = graph.workers[int(node.params["on"]["$worker"])].dp_size if rows.how == "shard" else 1
+    ranks = 1 if rows.cut_for is None else graph.workers[rows.cut_for].dp_size
     return -(-above // ranks)
 
 

@@ -1,7 +1,7 @@
 """What the passes find out, in side tables keyed by ids of the graph.
 
     own       failed
-    infer     specs, rowsets, rows, bounds, layout, scored, corrected, unequal, failed
+    infer     specs, rowsets, rows, bounds, layout, scored, corrected, failed
     version   versions, gaps
     live      needed, read, from_forward, dropped
     place     site, ranks, sleeps
@@ -27,7 +27,7 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
     scope: str  # stream | batch | shard | micro
     size: Dim
     unit: str  # the letter that counts it where it was made: P prompts, T trajectories, B rows
-    made_by: int | None = None  # node
+    made_by: int  # node
     how: str = "fresh"  # fresh | expand | form | filter | permute | pad | shard | pack
     parent: int | None = None  # row set
     prompts: str = ""  # the graph's letter for prompts
@@ -122,7 +122,6 @@ class Facts(msgspec.Struct, kw_only=True):
     layout: dict[int, str] = {}  # field -> dense (no token axis) | ragged (stored at true lengths) | packed (in micro-batches)
     scored: dict[int, Scored] = {}  # field of log-probs -> what they are of
     corrected: dict[int, tuple[str, ...]] = {}  # field -> differences (version, temperature ...) that it accounts for
-    unequal: set[tuple[str, float, float]] = set()  # ("temperature", 0.6, 1.0): these were refused to meet
     failed: set[int] = set()  # nodes that a pass refused
     letters: dict[str, int] = {}  # how often a letter was handed out: B, B2, B3
     versions: dict[int, tuple[tuple[str, str], ...]] = {}  # field -> (feedback, reading) that it depends on
@@ -179,3 +178,7 @@ class Facts(msgspec.Struct, kw_only=True):
         while rows.parent is not None:
             rows = self.rowsets[rows.parent]
             yield rows
+
+    def makers(self, rows: RowSet | None) -> Iterator[int]:
+        """The nodes that made the ancestors of a row set, the nearest first; none of a poisoned field's."""
+        return (above.made_by for above in self.ancestors(rows)) if rows else iter(())

@@ -33,7 +33,7 @@ def _is_one_step(graph: Graph, facts: Facts, use: Use) -> bool:
     rows = facts.rows_of(use.field)
     if rows is None:
         return False
-    cuts = [graph.nodes[r.made_by] for r in facts.ancestors(rows) if r.how == "shard" and r.made_by is not None]
+    cuts = (graph.nodes[r.made_by] for r in facts.ancestors(rows) if r.how == "shard")
     return all(cut.params.get("mini_batches", 1) == 1 for cut in cuts)
 
 

@@ -60,7 +60,7 @@ def _form(graph: Graph, facts: Facts, feedback: Feedback) -> Node | None:
 def _group(graph: Graph, facts: Facts, form: Node) -> int:
     """Trajectories a prompt: what the calls that make several rows out of one were told."""
     rows = next((found for use in form.uses if (found := facts.rows_of(use.field))), None)
-    makers = [graph.nodes[above.made_by] for above in (facts.ancestors(rows) if rows else ()) if above.made_by is not None]
+    makers = (graph.nodes[node] for node in facts.makers(rows))
     return prod(n for maker in makers if maker.rows == "expand" for n in maker.bound.values())
 
 

@@ -50,13 +50,12 @@ def _mismatch(graph: Graph, facts: Facts, node: Node, first: Use, second: Use, *
     old, new = (facts.rowsets[facts.rows[use.field]] for use in (behind, ahead))
     chain = list(facts.ancestors(new))
     parting = chain[chain.index(old) - 1] if old in chain else new
-    by = graph.nodes[parting.made_by] if parting.made_by is not None else None
+    by = graph.nodes[parting.made_by]
     if old not in chain and (twins := _twins(facts, old, new)) is not None:
         return _twice(graph, facts, node, (ahead, behind), (graph.nodes[twins[1]], graph.nodes[twins[0]]))
     code, message, note, help_ = REASONS[parting.how if old in chain else "other"]
     name_old, name_new = (graph.fields[use.field].name for use in (behind, ahead))
-    fill = {"old": name_old, "new": name_new, "op": by.title if by else "?", "was": old, "now": new, "a": old.size, "b": new.size}
-    changes = (Label(by.at, "the rows change here"),) if by is not None else ()
+    fill = {"old": name_old, "new": name_new, "op": by.title, "was": old, "now": new, "a": old.size, "b": new.size}
     about_old = Label(behind.at, f"`{name_old}` is about {old}, {old.size} rows")
     about_new = Label(ahead.at, f"`{name_new}` is about {new}, {new.size} rows")
     blamed, other = (about_new, about_old) if outvoted and second is ahead else (about_old, about_new)
@@ -67,7 +66,7 @@ def _mismatch(graph: Graph, facts: Facts, node: Node, first: Use, second: Use, *
         message=message.format(**fill) + f" in `{node.title}`",
         where=blamed.place,
         label=blamed.text,
-        related=(other, *changes),
+        related=(other, Label(by.at, "the rows change here")),
         notes=(note.format(**fill),),
         help=help_.format(**fill),
     )
@@ -80,7 +79,7 @@ def _twins(facts: Facts, one: RowSet, two: RowSet) -> tuple[int, int] | None:
     if common in (None, one, two):
         return None
     left, right = a[a.index(common) - 1], b[b.index(common) - 1]
-    if left.how != right.how or left.how not in RULES or left.how in ("fresh", "expand") or left.made_by is None or right.made_by is None:
+    if left.how != right.how or left.how not in RULES or left.how in ("fresh", "expand"):
         return None
     return left.made_by, right.made_by
 

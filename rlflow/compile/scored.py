@@ -24,6 +24,7 @@ from .ir import Feedback, Graph, Node, Use, Worker
 
 OF_FEEDBACK = ("served", "current", "move", "next")  # readings whose policy changes; any other detail of a log-prob is another's on purpose
 DISTRIBUTION = ("temperature", "top_p")
+Unequal = tuple[str, float, float]  # ("temperature", 0.6, 1.0)
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------------------
@@ -77,15 +78,18 @@ class _Given(NamedTuple):
     meant: bool  # another policy's on purpose
 
 
-def meet(graph: Graph, facts: Facts, node: Node, uses: list[Use]) -> dict[str, Diagnostic]:
-    """Log-probs that a call reads, against the first of them; in a training call against its own. Refused ones by parameter."""
+def meet(graph: Graph, facts: Facts, node: Node, uses: list[Use], told: set[Unequal]) -> dict[str, Diagnostic]:
+    """Log-probs that a call reads, against the first of them; in a training call against its own. Refused ones by parameter.
+
+    told: what earlier calls were refused for; two temperatures are one mistake, wherever their log-probs meet.
+    """
     given = [_Given(use, facts.scored[use.field], _meant(use)) for use in uses if use.field in facts.scored and use.read]
     if node.is_record or not given:
         return {}
     first, found = given[0], dict[str, Diagnostic]()
     for one in given[1:]:
         why = _difference(graph, first.scored, one.scored, allowed(facts, node, (first.use, one.use)), first.meant or one.meant)
-        if why and not _told(facts, why, first.scored, one.scored):
+        if why and not _told(told, why, first.scored, one.scored):
             right, wrong = (one, first) if why == "policy" and _samples(graph, facts, one) else (first, one)
             found[wrong.use.param] = _refused(graph, node, why, right, wrong)
     feedback = trains(graph, node)
@@ -95,21 +99,19 @@ def meet(graph: Graph, facts: Facts, node: Node, uses: list[Use]) -> dict[str, D
     own = Scored(feedback.name, "current", worker.temperature, worker.top_p, worker.kind, worker.id)
     for one in given:
         why = _difference(graph, own, one.scored, allowed(facts, node, (one.use,)), one.meant)
-        if why and not _told(facts, why, own, one.scored):
+        if why and not _told(told, why, own, one.scored):
             found[one.use.param] = _foreign(graph, node, why, own, one)
     return found
 
 
-def _told(facts: Facts, why: str, one: Scored, two: Scored) -> bool:
-    """Two temperatures are one mistake, wherever their log-probs meet. True from the second time on."""
+def _told(told: set[Unequal], why: str, one: Scored, two: Scored) -> bool:
+    """True from the second time on."""
     if why not in DISTRIBUTION:
         return False
-    values = sorted((getattr(one, why), getattr(two, why)))
-    pair = (why, values[0], values[1])
-    if pair in facts.unequal:
-        return True
-    facts.unequal.add(pair)
-    return False
+    low, high = sorted((getattr(one, why), getattr(two, why)))
+    known = (why, low, high) in told
+    told.add((why, low, high))
+    return known
 
 
 def _samples(graph: Graph, facts: Facts, given: _Given) -> bool:
@@ -203,8 +205,7 @@ NOTES = {
 # --- rows that were sampled ---------------------------------------------------------------------------------------------------------
 def sampler_of(graph: Graph, facts: Facts, field: int) -> Node | None:
     """The call that sampled the rows of a field: the nearest one above that made rows with weights."""
-    rows = facts.rows_of(field)
-    makers = (graph.nodes[above.made_by] for above in (facts.ancestors(rows) if rows else ()) if above.made_by is not None)
+    makers = (graph.nodes[node] for node in facts.makers(facts.rows_of(field)))
     return next((maker for maker in makers if any(w.reading in ("frozen", *OF_FEEDBACK) for w in maker.weights)), None)
 
 

@@ -154,7 +154,7 @@ def test_verify_finds_a_table_that_points_at_nothing() -> None:
     with pytest.raises(AssertionError, match="node 999 is out of range"):
         verify(graph, Facts(site={999: "actor"}))
     with pytest.raises(AssertionError, match="row set 0 is made of a later one"):
-        verify(graph, Facts(rowsets=[RowSet(id=0, scope="batch", size=Dim.of(1), unit="B", parent=0)]))
+        verify(graph, Facts(rowsets=[RowSet(id=0, scope="batch", size=Dim.of(1), unit="B", made_by=0, parent=0)]))
 
 
 def test_letters_of_the_graph_are_new() -> None:
