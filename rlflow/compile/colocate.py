@@ -54,7 +54,7 @@ def _calls(graph: Graph, facts: Facts) -> dict[int, list[Node]]:
     found: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.id in facts.needed and node.per != "run":
-            workers = {node.worker, _served(node), *(use.owner for use in node.weights if node.serves)}
+            workers = {node.worker, node.fills, *(use.owner for use in node.weights if node.serves)}
             for devices in {graph.workers[worker].devices for worker in workers if worker is not None}:
                 if devices is not None:
                     found.setdefault(devices, []).append(node)
@@ -65,22 +65,14 @@ def _turns(facts: Facts, workers: dict[int, Worker], calls: list[Node]) -> tuple
     """The calls of one step on these workers: on the stream, on the batch, syncs."""
     stream, batch, syncs = list[Turn](), list[Turn](), list[Turn]()
     for node in calls:
-        served = _served(node)
-        if served is not None:
-            held = {node.weights[0].owner, served} & workers.keys() if node.weights else {served} & workers.keys()
-            if held:
-                syncs.append(Turn(node, frozenset((worker, WEIGHTS) for worker in held), served if served in held else None))
+        if node.fills is not None:
+            held = {node.fills, *(use.owner for use in node.weights[:1])} & workers.keys()
+            syncs.append(Turn(node, frozenset((worker, WEIGHTS) for worker in held), node.fills if node.fills in held else None))
         elif node.worker in workers:
             assert node.worker is not None
             on_stream = facts.scope(node) == "stream"
             (stream if on_stream else batch).append(Turn(node, frozenset((node.worker, part) for part in _parts(node))))
     return stream, batch, syncs
-
-
-def _served(node: Node) -> int | None:
-    """The worker that a sync fills."""
-    given = node.params.get(node.serves) if node.serves is not None else None
-    return given.get("$worker") if isinstance(given, dict) else None
 
 
 def _parts(node: Node) -> tuple[str, ...]:

@@ -180,6 +180,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         """No work: a record is put together."""
         return self.operator is None
 
+    @property
+    def fills(self) -> int | None:
+        """Of a sync: the worker that gets the weights."""
+        given = self.params.get(self.serves) if self.serves is not None else None
+        return int(given["$worker"]) if isinstance(given, dict) else None
+
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """Accelerators under one name. count 0: it was refused."""

@@ -100,13 +100,11 @@ def _spread(facts: Facts, node: Node) -> tuple[str, int | None]:
 def _weights(graph: Graph, facts: Facts) -> Iterator[Edge]:
     """From owner to engine; a worker that samples with what it owns sends nothing."""
     for node in graph.nodes:
-        if node.id in facts.needed and node.serves is not None:
+        if node.id in facts.needed and node.fills is not None:
             for use in node.weights:
-                served, owner = node.params.get(node.serves), graph.workers[use.owner]
-                engine = served.get("$worker") if isinstance(served, dict) else None
-                if use.feedback is not None and engine not in (None, owner.id):
-                    receiver, size = graph.workers[engine].name, weights_bytes(graph, use.owner)
-                    yield Edge(sender=owner.name, receiver=receiver, inline=("version",), weights=(use.feedback,), step_bytes=size)
+                if use.feedback is not None and node.fills != use.owner:
+                    owner, engine, size = graph.workers[use.owner].name, graph.workers[node.fills].name, weights_bytes(graph, use.owner)
+                    yield Edge(sender=owner, receiver=engine, inline=("version",), weights=(use.feedback,), step_bytes=size)
 
 
 def fused(graph: Graph, facts: Facts) -> tuple[tuple[int, ...], ...]:

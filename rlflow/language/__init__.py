@@ -1,16 +1,17 @@
 """What a user writes, and how it becomes a graph while the pipeline function runs.
 
 dims → spec          sizes as polynomials; dtype, shape and role of a field
-units → counts       what a number counts; the least that makes a graph
 record ← misuse      fields that travel together; what a record is not; `absent`: the hole of one that is left out
+units ← miscount     what a number counts, and one that counts something else; `counts`: the least that makes a graph
 loss ← denominator   what training minimises; what it may be divided by
 corrects             in what two log-probs can differ
 operator, worker     a hop, and the process that runs it; `devices`: what its ranks run on
-writeonce            an operator that writes into what it was given
+state ← keeps        what lives across steps, and an operator that keeps what it does not declare
+writeonce            an operator that writes into what it was given; `body`: one that is declared only
 feedback             the only back edge
-trace ← tracer       the graph under construction ← one call of an operator: its arguments, then its `results`
+trace ← tracer       the graph under construction ← one call of an operator: its arguments (`misplaced`), then its `results`
 swap                 another function in the place of an operator
-source, comments     places in the user's file, and what is said there to the checker
+source, comments     places in the user's file, and what is said there to the checker; `hints`: the types in a signature
 diagnostic           errors as data
 config               values that a plan can hold
 """

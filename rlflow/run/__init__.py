@@ -5,7 +5,7 @@ loop.py       events in, decide, actions out            controller/   what is de
 ready.py      landed groups until they are trained      batchscope.py one batch, from rows to trained weights
 rows.py       which rows, as numbers
 staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
-worker.py stream.py interpret.py                        inside a worker process
+site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py report.py screen.py                           what a run leaves, and shows
 """

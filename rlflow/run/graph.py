@@ -59,7 +59,7 @@ class GraphView:
         """One engine samples; it alone is synced and evaluated."""
         if not self.syncs:
             raise UsageError(f"nothing syncs new weights to an engine in `{self.graph.name}`: close the feedback with sync(...)")
-        others = {self.served_by(node): node for node in self.syncs} | {node.worker: node for node in self.sinks}
+        others = {node.fills: node for node in self.syncs} | {node.worker: node for node in self.sinks}
         for worker, node in others.items():
             if worker != self.engine.id:
                 raise UsageError(f"`{node.name}` is about another engine than `{self.engine.name}`, which samples; a run has one engine")
@@ -193,12 +193,8 @@ class GraphView:
     def syncs(self) -> list[Node]:
         return [n for n in self.needed if n.serves is not None]
 
-    def served_by(self, sync: Node) -> int:
-        """The engine that a sync fills."""
-        return int(sync.params[sync.serves or ""]["$worker"])
-
     def syncs_to(self, engine: int) -> list[Node]:
-        return [n for n in self.syncs if self.served_by(n) == engine]
+        return [n for n in self.syncs if n.fills == engine]
 
     @cached_property
     def sinks(self) -> list[Node]:

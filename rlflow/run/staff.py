@@ -46,7 +46,7 @@ class Staff:
     def __init__(self, view: GraphView, run_dir: RunDir, fleet: Fleet, around: Surroundings) -> None:
         self.view, self.run_dir, self.fleet, self.around = view, run_dir, fleet, around
         self.workers: dict[int, Worker] = {w.id: make_worker(w) for w in view.graph.workers}
-        used = {n.worker for n in view.needed if n.worker is not None} | {view.served_by(n) for n in view.syncs}
+        used = {n.worker for n in view.needed if n.worker is not None} | {n.fills for n in view.syncs}
         self.engines = {w.name: w for w in view.graph.workers if w.id in used and self._argv(w, Path("?")) is not None}
         self.trainers = [w for w in view.graph.workers if w.id in used and w.name not in self.engines]
         ranks = [process_name(self.workers[w.id], rank) for w in self.trainers for rank in range(w.dp_size)]

@@ -1,9 +1,8 @@
 """What a person sees of a plan.
 
 explain   the field map: fields, their writers and readers, what crosses to another process
-code      the page of an error code
+diff      what changes from one plan to another
+mermaid   the ring as a drawing
+report    what a check found, for machines
+codes     the page of an error code
 """
-
-from .codes import explain_code as explain_code
-from .explain import explain as explain
-from .explain import explain_json as explain_json

@@ -7,7 +7,9 @@
     ├── scoring.py       rows → micro-batches by a token budget → rows, without gradient
     ├── denominators.py  counts of a mini-batch over all ranks, known before its first micro-batch
     ├── terms.py         terms of the losses → sum / count, and sums for the metrics
+    ├── filled.py        fields that the plan leaves to the training forward
     ├── update.py        one mini-batch: gradients → sum over ranks → clip → AdamW
+    ├── optimizer.py     AdamW, its moments by parameter name
     ├── schedule.py      learning rate as a function of the step
     ├── distributed.py   sums and words between ranks, each wait with a name and a bound
     ├── weights.py       parameters out, in buckets, under their checkpoint names

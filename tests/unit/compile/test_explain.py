@@ -13,7 +13,8 @@ from pipelines.grpo import grpo
 from rlflow import Devices, pipeline
 from rlflow.compile.codes import CODES
 from rlflow.errors import RlflowError, UsageError
-from rlflow.show import explain, explain_code, explain_json
+from rlflow.show.codes import explain_code
+from rlflow.show.explain import explain, explain_json
 
 
 def line(text: str, start: str) -> str:
