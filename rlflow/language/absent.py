@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from types import FrameType
 from typing import Any, NoReturn
 
 from . import source, trace
@@ -38,7 +37,7 @@ class Absent:
     __getitem__ = __iter__ = __len__ = __lt__ = __le__ = __gt__ = __ge__ = _used
 
     def _refuse(self, code: str, message: str, help: str) -> NoReturn:
-        where = _where(sys._getframe(2))
+        where = trace.here(sys._getframe(2))
         raise CheckFailed(
             [
                 Diagnostic(
@@ -57,9 +56,4 @@ MAKE = "make it in this variant too, or leave out what uses it"
 
 def absent(why: str) -> Any:
     """A field that this variant of the pipeline does not make. Passing it on is fine, reading it is an error."""
-    return Absent(why, _where(sys._getframe(1)))
-
-
-def _where(frame: FrameType) -> Place:
-    current = trace.current()
-    return current.caller(frame)[0].place if current else source.caller(frame).place
+    return Absent(why, trace.here(sys._getframe(1)))

@@ -23,11 +23,10 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
 def _unknown_name(fn: Callable[..., Any], error: NameError) -> Diagnostic:
     annotations = {n: str(a) for n, a in fn.__annotations__.items()}
     param = next((n for n, a in annotations.items() if error.name and error.name in a), "")
-    at = source.locate(source.parameter_ref(fn, param)) or source.Place(fn.__code__.co_filename, fn.__code__.co_firstlineno, 0, 0, 0)
     return Diagnostic(
         code="RLF012",
         message=f"`{error.name}` in the signature of `{fn.__name__}` does not exist at run time",
-        where=at,
+        where=source.declared_at(fn, param),
         label="named here",
         notes=("the signature is what is checked, so its types must be importable",),
         help=f"import `{error.name}` outside of `if TYPE_CHECKING:`",

@@ -13,10 +13,8 @@ leads from one to the other. `count(...)` is a role too: a field of counts, one 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from ..errors import UsageError
@@ -180,7 +178,7 @@ class Count(int):
         if (current := trace.current()) is not None:
             from .miscount import no_count
 
-            found = no_count(self, other, sign, _here())
+            found = no_count(self, other, sign, trace.here(source.outside(__file__)))
             current.diagnostics += [found] if found not in current.diagnostics else []  # an expression in a loop is one
         return value
 
@@ -188,16 +186,6 @@ class Count(int):
 def _remainder(one: str, two: str) -> str | None:
     quotient(one, two)
     return one
-
-
-def _here() -> Place:
-    """The expression of the user's that is being computed."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    assert frame is not None
-    current = trace.current()
-    return current.caller(frame)[0].place if current else source.caller(frame).place
 
 
 # --- where counts come from and where they go -------------------------------------------------------------------------------------
