@@ -8,8 +8,10 @@ function ──trace──▶ Trace ──freeze──▶ Graph ──CHECKS─�
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, ParamSpec
 
@@ -55,6 +57,19 @@ def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
     return call
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """What a compile makes lives as long as its plan: the collector of cycles would walk all of it, again and again, for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_no_collector()
 def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
     timings: dict[str, float] = {}
     start = perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -293,3 +294,16 @@ def test_a_thousand_calls_have_a_thousand_names() -> None:
     plan = long()
     assert len(set(names(plan))) == 1001
     assert names(plan)[-1] == "dispatch#1000"
+
+
+def test_a_compile_leaves_the_collector_as_it_was() -> None:
+    before = gc.isenabled()
+    try:
+        for on in (True, False):
+            gc.enable() if on else gc.disable()
+            penalised()
+            with pytest.raises(CheckFailed):
+                penalised(dp=0)
+            assert gc.isenabled() == on
+    finally:
+        gc.enable() if before else gc.disable()
