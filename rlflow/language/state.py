@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .dims import Dim, dims
-
-N, DP = dims("N DP")
+from .dims import Dim
 
 
 @dataclass(frozen=True)

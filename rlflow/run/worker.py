@@ -100,7 +100,7 @@ class _Process:
 
     def _save(self, save: Save) -> Done:
         assert self.own is not None
-        refuse_undeclared(self.own.name, self.own.save(Path(save.path)), self.view.saved(self.own.name))
+        refuse_other_checkpoint(self.own.name, self.own.save(Path(save.path)), self.view.saved(self.own.name))
         return Done(save.id)
 
     def _call(self, call: Call) -> Done:
@@ -131,7 +131,7 @@ class _Process:
         self.channel.close()
 
 
-def refuse_undeclared(worker: str, wrote: Collection[str], declared: Collection[str]) -> None:
+def refuse_other_checkpoint(worker: str, wrote: Collection[str], declared: Collection[str]) -> None:
     """Raises EngineError unless a checkpoint holds exactly what its worker declares: what is forgotten is found now, not by a resume."""
     extra, missing = sorted(set(wrote) - set(declared)), sorted(set(declared) - set(wrote))
     if extra or missing:

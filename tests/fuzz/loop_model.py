@@ -319,7 +319,6 @@ from operators.records import KlRows, ModelRows, PpoRows, Sample, ValueRows
 from operators.reward import exact_match, integer_match, length_penalty, number_match, shape_rewards
 from operators.rows import keep_mixed, micro_pack, pad, rebalance, shard
 from operators.sync import sync
-from loop_operators import QualityRows, ScoreRows, TeacherRows, UidRows, WeightRows
 from rlflow import Feedback, absent, pipeline
 """
 

@@ -36,14 +36,13 @@ from operators.fields import (
     reward,
 )
 from operators.records import Advantage, PolicyForward, Sample, Trajectories
-from rlflow import Frozen, Loss, Record, RowsT, Served, Tensor, Worker, bf16, f32, fresh, operator, roles
+from rlflow import Frozen, Loss, Record, RowsT, Served, Tensor, Worker, f32, fresh, operator, roles
 from rlflow.language.corrects import Difference
 
-quality, weight, hidden = roles("quality weight hidden")
+quality, weight = roles("quality weight")
 Quality: TypeAlias = Annotated[Tensor, f32[B], quality]
 TokenWeights: TypeAlias = Annotated[Tensor, f32[B, R], weight]
 DenseScores: TypeAlias = Annotated[Tensor, f32[B, S], reward("raw")]  # one a token, not one a next-token position
-Hidden: TypeAlias = Annotated[Tensor, bf16[B, S], hidden]
 
 
 class JudgeModel:

@@ -11,15 +11,15 @@ from pipelines.ppo import ppo
 from rlflow.compile.ir import Dim, State
 from rlflow.errors import EngineError, UsageError
 from rlflow.run.graph import GraphView
-from rlflow.run.worker import refuse_undeclared
+from rlflow.run.worker import refuse_other_checkpoint
 
 
 def test_what_is_declared_and_nothing_else_is_written() -> None:
-    refuse_undeclared("actor", ("weights", "steps"), {"steps", "weights"})
+    refuse_other_checkpoint("actor", ("weights", "steps"), {"steps", "weights"})
     with pytest.raises(EngineError, match="the checkpoint of `actor` did not write rng, which it declares"):
-        refuse_undeclared("actor", ("weights",), {"weights", "rng"})
+        refuse_other_checkpoint("actor", ("weights",), {"weights", "rng"})
     with pytest.raises(EngineError, match="wrote ema, which it does not declare and did not write rng, which it declares"):
-        refuse_undeclared("actor", ("weights", "ema"), {"weights", "rng"})
+        refuse_other_checkpoint("actor", ("weights", "ema"), {"weights", "rng"})
 
 
 def test_a_worker_that_trains_saves_its_state_and_a_frozen_one_nothing() -> None:
