@@ -35,7 +35,7 @@ def test_a_function_is_a_flag_where_it_is_none_by_default(capsys: pytest.Capture
 
 
 def test_a_function_that_returns_a_plan_is_a_pipeline_with_its_own_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "small_h7.py"
+    file = tmp_path / "small_grpo.py"
     file.write_text(
         "from pipelines.grpo import grpo\nfrom rlflow import Plan\n\n\n"
         "def small(dp: int = 1) -> Plan:\n    return grpo(prompts=4, group_size=2, dp=dp)\n\n\ndef _hidden() -> Plan: ...\n"
