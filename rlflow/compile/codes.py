@@ -57,10 +57,11 @@ CODES: dict[str, str] = {
     "RLF510": "rows that do not divide",
     "RLF511": "mini-batches dealt and cut in different numbers",
     "RLF512": "a group of one",
+    "RLF513": "leaves that count as trajectories",
     "RLF520": "unrelated rows",
     "RLF521": "a field did not go through a row operator",
     "RLF524": "statistics over pad rows",
 }
 
 # What `# rlflow: ignore[RLF210]` at a call may turn off: warnings, and errors after which the graph still means something and runs.
-SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503", "RLF512", "RLF524"})
+SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503", "RLF512", "RLF513", "RLF524"})

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from rlflow import Devices, Feedback, Tensor
 from vocabulary import (
-    Embedded, Sample, Scores, Torch, TrainRows, dataset, dispatch, exact_match, form_batch, grpo, micro_pack, pad, ppo_clip, rebalance, shaping, shard, sync,
+    Embedded, Leaves, Sample, Scores, Torch, TrainRows, dataset, dispatch, exact_match, form_batch, grpo, micro_pack, pad, ppo_clip, rebalance, shaping, shard, sync,
 )
 
 
@@ -36,7 +36,8 @@ class Start:
 
     @cached_property
     def advantages(self) -> Tensor:
-        return grpo(self.rewards, self.ready.response_mask, self.ready.uid).advantages
+        of_rows = {"traj_uid": self.ready.traj_uid} if isinstance(self.ready, Leaves) else {}
+        return grpo(self.rewards, self.ready.response_mask, self.ready.uid, **of_rows).advantages
 
     def old(self) -> Tensor:
         return self.actor.log_probs(self.policy.current, self.ready.input_ids, self.ready.response_mask)

@@ -12,8 +12,8 @@ from rlflow import (
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
-advantage, answer, group, log_prob, mask, response, returns, reward, tokens, value = roles(
-    "advantage answer group log_prob mask response returns reward tokens value"
+advantage, answer, group, log_prob, mask, member, response, returns, reward, tokens, value = roles(
+    "advantage answer group log_prob mask member response returns reward tokens value"
 )
 
 
@@ -42,6 +42,7 @@ Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
 Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
 Uid: TypeAlias = Annotated[Tensor, i64[B], group]
+TrajUid: TypeAlias = Annotated[Tensor, i64[B], member("trajectory")]
 ResponseText: TypeAlias = Annotated[list[str], text[B], response]
 Answer: TypeAlias = Annotated[list[str], text[B], answer]
 
@@ -65,6 +66,10 @@ class Sample(Record):
     uid: Uid
     response_text: ResponseText
     answer: Answer
+
+
+class Leaves(Sample):
+    traj_uid: TrajUid
 
 
 class Scores(Record):
@@ -136,11 +141,11 @@ def length_penalty(token_level_rewards: TokenRewards, response_mask: ResponseMas
 
 
 @operator(per="group", least_group=2)
-def grpo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage: ...  # type: ignore[empty-body]
+def grpo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None) -> Advantage: ...  # type: ignore[empty-body]
 
 
 @operator(per="group", least_group=2)
-def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage: ...  # type: ignore[empty-body]
+def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None) -> Advantage: ...  # type: ignore[empty-body]
 
 
 @operator(per="row")
@@ -184,7 +189,7 @@ class Embedded(Worker):
     def rollout(self, policy: Served[Policy], prompts: Trajectories) -> Sample: ...  # type: ignore[empty-body]
 
     @operator(per="row", sizes={B: fresh(), S: fresh()})
-    def rollout_tree(self, policy: Served[Policy], prompts: Trajectories, *, max_turns: int = 8) -> Sample: ...  # type: ignore[empty-body]
+    def rollout_tree(self, policy: Served[Policy], prompts: Trajectories, *, max_turns: int = 8) -> Leaves: ...  # type: ignore[empty-body]
 
     @operator(per="row", sink=True)
     def evaluate(self, policy: Served[Policy], prompts: Prompts) -> dict[str, float]: ...  # type: ignore[empty-body]

@@ -203,6 +203,18 @@ def test_G15_a_reward_a_trajectory_is_no_reward_a_fragment() -> None:
     assert found.notes == ("`engine.rollout_tree` makes B2 rows out of 8*P",)
 
 
+def test_G15_fragments_do_not_weigh_as_trajectories_in_a_baseline() -> None:
+    """The same, of a baseline: a trajectory of many fragments pulled the mean of its group towards itself."""
+
+    def loop() -> None:
+        s = Start(tree=True)
+        s.finish(s.rows(grpo(s.rewards, s.ready.response_mask, s.ready.uid).advantages))
+
+    found = refused(loop)
+    assert (found.code, found.message) == ("RLF513", "`grpo` compares rows, and a trajectory may have several")
+    assert found.help == "tell it whose row is whose: `traj_uid=...`"
+
+
 def test_G15_lists_of_lists_are_no_field() -> None:
     """The same: fragments are rows of their own; a group that holds lists of them has no type."""
 
@@ -266,11 +278,11 @@ def test_G22_an_argument_that_an_estimator_does_not_take_is_told_with_those_it_t
 
     def loop() -> None:
         s = Start()
-        s.finish(s.rows(grpo(s.rewards, s.ready.response_mask, s.ready.uid, traj_uid=s.ready.uid).advantages))  # type: ignore[call-arg]
+        s.finish(s.rows(grpo(s.rewards, s.ready.response_mask, s.ready.uid, index=s.ready.uid).advantages))  # type: ignore[call-arg]
 
     found = refused(loop)
-    assert (found.code, found.message) == ("RLF004", "got an unexpected keyword argument 'traj_uid' in the call of `grpo`")
-    assert found.help == "`grpo(token_level_rewards, response_mask, uid)`"
+    assert (found.code, found.message) == ("RLF004", "got an unexpected keyword argument 'index' in the call of `grpo`")
+    assert found.help == "`grpo(token_level_rewards, response_mask, uid, traj_uid=None)`"
 
 
 def test_G22_an_estimator_that_needs_less_is_given_less() -> None:

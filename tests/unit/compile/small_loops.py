@@ -8,10 +8,12 @@ from vocabulary import (
     Embedded,
     InputIds,
     KlTrainRows,
+    Leaves,
     ResponseMask,
     TokenScores,
     Torch,
     TrainRows,
+    TrajUid,
     Uid,
     dataset,
     dispatch,
@@ -58,6 +60,10 @@ def penalised(kl: float = 0.0, dp: int = 1, reward: Any = exact_match) -> None:
     engine.evaluate(policy.served, dataset("test.parquet"))
 
 
+class ScoredLeaves(Scored):
+    traj_uid: TrajUid
+
+
 @pipeline
 def filtered(tree: bool = False, dp: int = 2) -> None:
     """Groups whose answers are all alike are dropped before the batch is formed."""
@@ -66,9 +72,12 @@ def filtered(tree: bool = False, dp: int = 2) -> None:
     prompt = dispatch(dataset("train.parquet"), n=4)
     sample = engine.rollout_tree(policy.served, prompt) if tree else engine.rollout(policy.served, prompt)
     scores = exact_match(sample.response_text, sample.answer, sample.response_mask).token_level_scores
-    scored = Scored(input_ids=sample.input_ids, response_mask=sample.response_mask, token_level_scores=scores, uid=sample.uid)
+    whose = {"traj_uid": sample.traj_uid} if isinstance(sample, Leaves) else {}
+    record = ScoredLeaves if whose else Scored
+    scored = record(input_ids=sample.input_ids, response_mask=sample.response_mask, token_level_scores=scores, uid=sample.uid, **whose)
     ready = form_batch(keep_mixed(scored, scores), prompts=16)
-    adv = grpo(shaping(ready.token_level_scores), ready.response_mask, ready.uid)
+    told = {"traj_uid": ready.traj_uid} if isinstance(ready, ScoredLeaves) else {}
+    adv = grpo(shaping(ready.token_level_scores), ready.response_mask, ready.uid, **told)
     old = actor.log_probs(policy.current, ready.input_ids, ready.response_mask)
     rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=adv.advantages)
     micro = micro_pack(shard(pad(rows, multiple=dp), on=actor), max_tokens=4096)

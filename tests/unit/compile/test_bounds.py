@@ -7,9 +7,9 @@ from start import Start
 from vocabulary import (
     B,
     Embedded,
+    Leaves,
     Policy,
     S,
-    Sample,
     T,
     Torch,
     Trajectories,
@@ -30,7 +30,7 @@ class Forest(Embedded):
     """Trees of at most four leaves."""
 
     @operator(per="row", sizes={B: fresh(at_most=4 * T), S: fresh()})
-    def sample(self, policy: Served[Policy], prompts: Trajectories) -> Sample: ...  # type: ignore[empty-body]
+    def sample(self, policy: Served[Policy], prompts: Trajectories) -> Leaves: ...  # type: ignore[empty-body]
 
 
 class Bounded(Start):

@@ -239,8 +239,9 @@ def rewards_as_values(token_level_rewards: TokenRewards) -> Annotated[Tensor, f3
 def rloo_of_values(token_level_rewards: TokenRewards, response_mask: ResponseMask) -> Advantage: ...  # type: ignore[empty-body]
 
 
-def test_leaves_of_a_tree_are_members_unless_trajectories_are_told_apart() -> None:
-    assert codes(lambda: grouped(1, tree=True)) == []
+def test_leaves_of_a_tree_are_told_apart_by_trajectory() -> None:
+    assert codes(lambda: grouped(1, tree=True)) == ["RLF513"]
+    assert codes(lambda: grouped(2, tree=True)) == ["RLF513"]
     assert codes(lambda: grouped(1, by_trajectory, tree=True, numbers=True)) == ["RLF512"]
     assert codes(lambda: grouped(2, by_trajectory, tree=True, numbers=True)) == []
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from vocabulary import (
     B,
     Embedded,
+    Leaves,
     Policy,
     S,
-    Sample,
     T,
     Torch,
     TrainRows,
@@ -41,7 +41,7 @@ class Branching(Embedded):
     """Each trajectory as often as only the run knows, equally often for all."""
 
     @operator(per="row", sizes={B: T * K, K: fresh(), S: fresh()})
-    def branch(self, policy: Served[Policy], prompts: Trajectories) -> Sample: ...  # type: ignore[empty-body]
+    def branch(self, policy: Served[Policy], prompts: Trajectories) -> Leaves: ...  # type: ignore[empty-body]
 
 
 def refused(
@@ -57,7 +57,8 @@ def refused(
         sample = engine.branch(policy.served, prompt) if branched else engine.rollout(policy.served, prompt)
         ready = form_batch(sample, prompts=prompts)
         scores = exact_match(ready.response_text, ready.answer, ready.response_mask).token_level_scores
-        advantages = grpo(shaping(scores), ready.response_mask, ready.uid).advantages
+        whose = {"traj_uid": ready.traj_uid} if isinstance(ready, Leaves) else {}
+        advantages = grpo(shaping(scores), ready.response_mask, ready.uid, **whose).advantages
         old = actor.log_probs(policy.current, ready.input_ids, ready.response_mask)
         rows = TrainRows(input_ids=ready.input_ids, response_mask=ready.response_mask, old_log_probs=old, advantages=advantages)
         rows = pad(rows, multiple=multiple) if multiple else rows

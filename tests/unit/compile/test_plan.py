@@ -198,7 +198,7 @@ def test_a_dump_of_the_trace_shows_what_each_call_is_given() -> None:
     lines = penalised().dump("trace").splitlines()
     assert lines[9].startswith("  8 actor.log_probs  ")
     assert lines[9].endswith(
-        "small_loops.py:51  (input_ids=form_batch.input_ids, response_mask=form_batch.response_mask, weights=policy@current)"
+        "small_loops.py:53  (input_ids=form_batch.input_ids, response_mask=form_batch.response_mask, weights=policy@current)"
     )
 
 

@@ -47,7 +47,7 @@ def test_a_field() -> None:
 
 def test_a_call_reads_writes_and_frees_by_name() -> None:
     call = by_name(data()["operators"], "grpo")
-    assert call.pop("at").endswith("small_loops.py:50")
+    assert call.pop("at").endswith("small_loops.py:52")
     assert call == {
         "name": "grpo",
         "operator": "vocabulary:grpo",
