@@ -13,7 +13,7 @@ from small_loop import Engine, Trainer, TrainRows, interpreter_of, judge, prompt
 
 from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
-from operators.fields import InputIds, IsPad, PositionIds, ResponseMask, TokenRewards, TokenScores, Uid
+from operators.fields import InputIds, IsPad, PositionIds, ResponseMask, TokenRewards, TokenScores, TrajUid, Uid
 from operators.loss import ppo_clip
 from operators.reward import shape_rewards
 from operators.rows import micro_pack, pad, shard
@@ -52,6 +52,7 @@ class Judged(Record):
     response_mask: ResponseMask
     is_pad: IsPad
     uid: Uid
+    traj_uid: TrajUid
     token_level_scores: TokenScores
 
 
@@ -71,11 +72,12 @@ def filtered() -> None:
     sample = engine.rollout(policy.served, dispatch(prompts_of_a_test(), n=2))
     judged = Judged(
         input_ids=sample.input_ids, position_ids=sample.position_ids, response_mask=sample.response_mask, is_pad=sample.is_pad,
-        uid=sample.uid, token_level_scores=judge(sample.response_text, sample.answer, sample.response_mask).token_level_scores,
+        uid=sample.uid, traj_uid=sample.traj_uid,
+        token_level_scores=judge(sample.response_text, sample.answer, sample.response_mask).token_level_scores,
     )  # fmt: skip
     ready = form_batch(keep_odd(judged, sample.uid), prompts=2)
     rewards = checked(Named(uid=ready.uid), ready.uid, shape_rewards(ready.token_level_scores))
-    adv = grpo(token_level_rewards=rewards, response_mask=ready.response_mask, uid=ready.uid)
+    adv = grpo(token_level_rewards=rewards, response_mask=ready.response_mask, uid=ready.uid, traj_uid=ready.traj_uid)
     rows = TrainRows(
         input_ids=ready.input_ids, position_ids=ready.position_ids, response_mask=ready.response_mask, is_pad=ready.is_pad,
         old_log_probs=actor.log_probs(policy.current, ready.uid, ready.response_mask), advantages=adv.advantages, uid=ready.uid,
@@ -195,7 +197,7 @@ def test_the_pool_holds_what_the_plan_says(pool: ShmPool, tmp_path: Path, monkey
     batch = {"shape_rewards", "rewards", "advantages", "log_probs"}
     assert planned.call == "actor.log_probs"
     assert {share.field for share in planned.shares} - batch == {
-        "input_ids", "position_ids", "response_mask", "is_pad", "uid", "token_level_scores",
+        "input_ids", "position_ids", "response_mask", "is_pad", "uid", "traj_uid", "token_level_scores",
     }  # fmt: skip
     screen: Any = report.screen
     # it waits for nothing of the batch, so the plan counts all that is made there; of the two rewards one was freed before

@@ -45,7 +45,7 @@ def test_spans_are_runs_of_one_version_over_the_sampled_tokens(stream: Stream) -
 def test_only_what_is_read_elsewhere_leaves_the_process(stream: Stream) -> None:
     block, _, _, _ = stream.sample((0, 41, 0), 0)
     names = {stream.view.graph.fields[int(i)].name for i in block.columns}
-    assert {"input_ids", "position_ids", "response_mask", "is_pad", "uid", "response_text", "answer"} == names
+    assert {"input_ids", "position_ids", "response_mask", "is_pad", "uid", "traj_uid", "response_text", "answer"} == names
 
 
 def test_floats_of_the_rows_are_measured(stream: Stream) -> None:
