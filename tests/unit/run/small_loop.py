@@ -119,7 +119,8 @@ def small(dp: int = 1, mini_batches: int = 1, prompts: int = 3, n: int = 2, bonu
     sample = engine.rollout(policy.served, dispatch(prompts_of_a_test(), n=n))
     ready = form_batch(sample, prompts=prompts)
     score = judge(ready.response_text, ready.answer, ready.response_mask, bonus=bonus)
-    adv = grpo(token_level_rewards=shape_rewards(score.token_level_scores), response_mask=ready.response_mask, uid=ready.uid, traj_uid=ready.traj_uid)
+    rewards = shape_rewards(score.token_level_scores)
+    adv = grpo(token_level_rewards=rewards, response_mask=ready.response_mask, uid=ready.uid, traj_uid=ready.traj_uid)
     old = actor.log_probs(policy.current, ready.uid, ready.response_mask)
     rows = TrainRows(
         input_ids=ready.input_ids, position_ids=ready.position_ids, response_mask=ready.response_mask, is_pad=ready.is_pad,
