@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from ..errors import UsageError
-from ..language.trace import nearest
+from ..language.diagnostic import nearest
 from .bytes import is_text
 from .facts import Facts, RowSet
 from .ir import Dim, Graph, Node

@@ -11,8 +11,9 @@ from ..language.diagnostic import Diagnostic
 from ..language.dims import Dim, Fresh
 from ..language.loss import Loss, forward_of, reads_of, rows_of
 from ..language.operator import Declaration
-from ..language.trace import Trace, TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
-from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Replaced, Result, Size, State, Use, WeightsUse, Worker
+from ..language.trace import Trace
+from ..language.traced import TracedField, TracedNode, TracedUse, TracedWeights, TracedWorker, WeightsArgument
+from .ir import Devices, Feedback, Field, Graph, LossUse, Node, Place, Result, Size, State, Use, WeightsUse, Worker
 from .suppress import ignores
 
 
@@ -42,7 +43,7 @@ def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagno
         nodes=tuple(_node(trace, node, found) for node in trace.nodes),
         fields=tuple(_field(f) for f in trace.fields),
         ignores=ignores(trace),
-        replaced=tuple(Replaced(call=r.call, by=r.by, given=r.given, upstream=r.upstream) for r in trace.replaced),
+        replaced=tuple(trace.replaced),
     )
     return graph, found
 

@@ -21,6 +21,7 @@ import msgspec
 from ..language.dims import Dim, Fresh
 from ..language.source import Place, Ref
 from ..language.spec import Role, Spec
+from ..language.traced import Replaced
 
 __all__ = [
     "Devices",
@@ -252,15 +253,6 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True):
     codes: tuple[str, ...]
     covers: tuple[Lines, ...]  # its own statement, and the lines of helpers that only this leads to
     judged: bool  # its statement ran, so that it is to suppress something
-
-
-class Replaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that another operator took over."""
-
-    call: str  # the name that it would have
-    by: str
-    given: tuple[str, ...]  # parameters that the call gives
-    upstream: dict[str, int]  # parameter -> field of an earlier call
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # dict: for the cached properties

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from ..errors import UsageError
 from ..language import trace
-from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label
+from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label, nearest
 from ..language.trace import Trace
 from ..language.units import counted
 from . import passes
@@ -128,5 +128,5 @@ def _check_swaps(traced: Trace, swaps: Swaps) -> None:
     names = [n.name for n in traced.nodes if n.declaration is not None]
     for name in swaps:
         if name not in traced.swapped:
-            near = trace.nearest(name, names)
+            near = nearest(name, names)
             raise UsageError(f"`{traced.name}` has no call named `{name}`{near}\n  its calls: {', '.join(names)}")

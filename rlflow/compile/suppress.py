@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..language.comments import Comment, suppressions
-from ..language.diagnostic import Diagnostic
+from ..language.diagnostic import Diagnostic, nearest
 from ..language.source import Place
-from ..language.trace import Trace, nearest
+from ..language.trace import Trace
 from .codes import CODES, SUPPRESSIBLE
 from .ir import Graph, Ignore, Lines
 

@@ -9,7 +9,8 @@ operator, worker     a hop, and the process that runs it; `devices`: what its ra
 state ← keeps        what lives across steps, and an operator that keeps what it does not declare
 writeonce            an operator that writes into what it was given; `body`: one that is declared only
 feedback             the only back edge
-trace ← tracer       the graph under construction ← one call of an operator: its arguments (`misplaced`), then its `results`
+trace, traced        the graph under construction, and what it is made of
+tracer               one call of an operator: its arguments (`misplaced`), then its `results`
 swap                 another function in the place of an operator
 source, comments     places in the user's file, and what is said there to the checker; `hints`: the types in a signature
 diagnostic           errors as data

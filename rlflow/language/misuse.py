@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import trace
-from .diagnostic import CheckFailed, Diagnostic, Label
+from .diagnostic import CheckFailed, Diagnostic, Label, nearest
 from .trace import Trace, Value
 
 Write = Callable[[Any, str, Any], None]
@@ -61,7 +61,7 @@ def unknown(owner: str, what: str, name: str, known: list[str], current: Trace, 
         [
             Diagnostic(
                 code="RLF001",
-                message=f"{owner} has no {what} `{name}`{trace.nearest(name, known)}",
+                message=f"{owner} has no {what} `{name}`{nearest(name, known)}",
                 where=current.caller(frame)[0].place,
                 notes=(listed(known),),
                 help=INSTEAD.get(name) if what == "field" else None,
@@ -91,7 +91,7 @@ def _names(cls: type) -> list[str]:
 
 def _item(cls: type, key: object, current: Trace, frame: FrameType) -> NoReturn:
     names = _names(cls)
-    near = "" if key in names else trace.nearest(str(key), names)
+    near = "" if key in names else nearest(str(key), names)
     raise CheckFailed(
         [
             Diagnostic(
@@ -108,7 +108,7 @@ def _item(cls: type, key: object, current: Trace, frame: FrameType) -> NoReturn:
 
 def _probe(cls: type, key: object, current: Trace, frame: FrameType) -> NoReturn:
     names = _names(cls)
-    known = f"`{key}` is one of them" if key in names else f"`{key}` is none of them{trace.nearest(str(key), names)}"
+    known = f"`{key}` is one of them" if key in names else f"`{key}` is none of them{nearest(str(key), names)}"
     raise CheckFailed(
         [
             Diagnostic(
@@ -141,7 +141,7 @@ def _union(one: type, two: type, current: Trace, frame: FrameType) -> NoReturn:
 def _second_writer(record: object, name: str, current: Trace, frame: FrameType) -> Diagnostic:
     names, title = _names(type(record)), type(record).__name__
     if name not in names:
-        message = f"`{title}` has no field `{name}`{trace.nearest(name, names)}"
+        message = f"`{title}` has no field `{name}`{nearest(name, names)}"
         more = f"`class More({title}): {name}: ...`, put together with all of its fields"
         return Diagnostic(code="RLF001", message=message, where=current.caller(frame)[0].place, notes=(listed(names),), help=more)
     old = getattr(record, name)

@@ -14,7 +14,8 @@ from .feedback import READINGS
 from .loss import Micro
 from .record import Record, labels, names_of, specs_of, values_of
 from .spec import Spec
-from .trace import TracedWeights, Value, WeightsValue
+from .trace import Value, WeightsValue
+from .traced import TracedWeights
 from .worker import Worker
 
 if TYPE_CHECKING:

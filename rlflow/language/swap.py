@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import source
-from .diagnostic import Diagnostic
+from .diagnostic import Diagnostic, nearest
 from .loss import Micro, Objective
 from .operator import Declaration, declaration_of
 from .record import Record, labels, names_of, values_of
 from .source import Place
-from .trace import TracedField, Value, field_of, nearest
+from .trace import Value, field_of
+from .traced import TracedField
 
 
 class Replacement(NamedTuple):

@@ -16,7 +16,7 @@ from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted
-from .diagnostic import Diagnostic, Label
+from .diagnostic import Diagnostic, Label, nearest
 from .feedback import READINGS, Feedback
 from .loss import Loss, Micro, Objective, forward_of, from_forward_of, reads_of, rows_of
 from .miscount import foreign, no_fit
@@ -27,7 +27,8 @@ from .results import result_of
 from .source import Call, Place, Ref
 from .spec import Spec, optional
 from .swap import replacement
-from .trace import Replaced, Trace, TracedNode, TracedUse, TracedWeights, Value, WeightsArgument, WeightsValue
+from .trace import Trace, Value, WeightsValue
+from .traced import Replaced, TracedNode, TracedUse, TracedWeights, WeightsArgument
 from .units import Count, units_of
 from .worker import Worker
 
@@ -60,7 +61,7 @@ def _swapped(
     current.swapped.add(name)
     found, refused = replacement(old, swap, bound, call.place, current.fields)
     new, given = found.declaration, tuple(n for n in found.arguments if n in bound and n != "self")
-    current.replaced.append(Replaced(name, found.title, given, {n: field.id for n, field in found.upstream.items()}))
+    current.replaced.append(Replaced(call=name, by=found.title, given=given, upstream={n: field.id for n, field in found.upstream.items()}))
     if new is None and not refused:
         return swap(**found.arguments)  # a plain function of operators: traced through
     declaration = new or old
@@ -350,7 +351,7 @@ class CallTracer:
             return
         who, first = self._reader_name(missing[0]), missing[0]
         what = f"field `{first}`" if len(missing) == 1 else "fields " + ", ".join(f"`{n}`" for n in missing)
-        near = trace.nearest(first, names_of(given)) if len(missing) == 1 else ""
+        near = nearest(first, names_of(given)) if len(missing) == 1 else ""
         self.refuse(
             "RLF001",
             f"`{given.__name__}` has no {what}, which {who} reads{near}",

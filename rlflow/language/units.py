@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import UsageError
 from . import source, trace
+from .diagnostic import nearest
 from .hints import hints_of
 from .source import Place, Ref
 from .spec import Role, metadata_of
@@ -43,7 +44,7 @@ def count(unit: str) -> Role:
     """Says what an integer parameter, or a field of integers, counts. Raises UsageError for a unit that is not in the table."""
     if unit not in UNITS and unit not in RATIOS:
         known = (*UNITS, *RATIOS)
-        raise UsageError(f"count({unit!r}): there is no such unit{trace.nearest(unit, known)}\n  there are {', '.join(known)}")
+        raise UsageError(f"count({unit!r}): there is no such unit{nearest(unit, known)}\n  there are {', '.join(known)}")
     return Role("count", unit)
 
 

@@ -9,7 +9,7 @@ import rlflow
 
 from ..compile.codes import CODES, SUPPRESSIBLE
 from ..errors import RlflowError, UsageError
-from ..language.trace import nearest
+from ..language.diagnostic import nearest
 
 PACKAGE = Path(inspect.getfile(rlflow)).resolve().parent
 FOLDERS = (PACKAGE / "messages", PACKAGE.parent / "tests" / "messages")  # in a wheel; in the repository
