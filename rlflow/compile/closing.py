@@ -45,19 +45,23 @@ def closing(graph: Graph, feedback: Feedback) -> Iterator[Diagnostic]:
             help=f"close it with what the call that takes `{feedback.name}.move` returns",
         )
     elif not _moved(graph, feedback, first):
-        maker = graph.nodes[first.writer] if first.writer is not None else None
-        made = f"what `{maker.title}` makes of {maker.weights[0].reading}" if maker and maker.weights else "weights that nothing trained"
-        yield Diagnostic(
-            code="RLF204",
-            message=f"feedback `{feedback.name}` is closed with {made}, its version stays k",
-            where=first.at,
-            label="no call on the way takes `.move`",
-            related=(Label(feedback.at, "opened here"),),
-            notes=("a step makes version k + 1 by moving k; a copy of k under the next number makes old log-probs look new",),
-            help=_end(graph, feedback),
-        )
+        yield _stays(graph, feedback, first)
     else:
         yield from _unserved(graph, feedback, first)
+
+
+def _stays(graph: Graph, feedback: Feedback, closed: WeightsUse) -> Diagnostic:
+    maker = graph.nodes[closed.writer] if closed.writer is not None else None
+    made = f"what `{maker.title}` makes of {maker.weights[0].reading}" if maker and maker.weights else "weights that nothing trained"
+    return Diagnostic(
+        code="RLF204",
+        message=f"feedback `{feedback.name}` is closed with {made}, its version stays k",
+        where=closed.at,
+        label="no call on the way takes `.move`",
+        related=(Label(feedback.at, "opened here"),),
+        notes=("a step makes version k + 1 by moving k; a copy of k under the next number makes old log-probs look new",),
+        help=_end(graph, feedback),
+    )
 
 
 def _moved(graph: Graph, feedback: Feedback, weights: WeightsUse) -> bool:

@@ -1,13 +1,9 @@
-"""One call of an operator inside a pipeline, made into one node.
-
-bind (or swap) → arguments, sorted by kind → results: values that stand for what the call will yield
-"""
+"""One call of an operator inside a pipeline, made into one node: its arguments, sorted by kind, then its results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from functools import partial
-from types import FrameType
 from typing import Any, TypeVar, get_args, get_origin
 
 from . import source, trace
@@ -24,54 +20,12 @@ from .misplaced import wanted, weights_elsewhere
 from .operator import Declaration
 from .record import Record, field_of_record, labels, names_of, specs_of, values_of
 from .results import result_of
-from .source import Call, Place, Ref
+from .source import Place, Ref
 from .spec import Spec, optional
-from .swap import replacement
 from .trace import Trace, Value, WeightsValue
-from .traced import Replaced, TracedNode, TracedUse, TracedWeights, WeightsArgument
+from .traced import TracedNode, TracedUse, TracedWeights, WeightsArgument
 from .units import Count, units_of
 from .worker import Worker
-
-
-def trace_call(current: Trace, declaration: Declaration, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Note the call of an operator, and return what stands for its result."""
-    call, via = current.caller(frame)
-    worker = args[0] if args and isinstance(args[0], Worker) and "self" in declaration.signature.parameters else None
-    title = f"{worker.name}.{declaration.name}" if worker else declaration.name
-    name = current.unique(title, call.target)
-    try:
-        bound = dict(declaration.signature.bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        node = TracedNode(len(current.nodes), name, title, call, via, declaration, worker)
-        tracer = CallTracer(current, node, declaration)
-        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}({_parameters(declaration)})`")
-        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        tracer.mention(given)
-        return tracer.run(tracer.mirrored(value for _, value in given))
-    swap = current.swaps.get(name)
-    if swap is None:
-        return CallTracer(current, TracedNode(len(current.nodes), name, title, call, via, declaration, worker), declaration).run(bound)
-    return _swapped(current, declaration, swap, bound, name, call, via)
-
-
-def _swapped(
-    current: Trace, old: Declaration, swap: Callable[..., Any], bound: dict[str, Any], name: str, call: Call, via: Place | None
-) -> Any:
-    """The same call with another function: bound by parameter name, so it may need fewer fields."""
-    current.swapped.add(name)
-    found, refused = replacement(old, swap, bound, call.place, current.fields)
-    new, given = found.declaration, tuple(n for n in found.arguments if n in bound and n != "self")
-    current.replaced.append(Replaced(call=name, by=found.title, given=given, upstream={n: field.id for n, field in found.upstream.items()}))
-    if new is None and not refused:
-        return swap(**found.arguments)  # a plain function of operators: traced through
-    declaration = new or old
-    worker = found.arguments.get("self")
-    title = f"{worker.name}.{declaration.name}" if worker else declaration.name
-    unique = current.unique(title, call.target) if title != name else name
-    current.original[unique] = name
-    node = TracedNode(len(current.nodes), unique, title, call, via, declaration, worker, failed=bool(refused))
-    current.diagnostics += refused
-    return CallTracer(current, node, declaration).run(found.arguments)
 
 
 class CallTracer:
@@ -213,22 +167,8 @@ class CallTracer:
                 self.node.config[name] = None  # `values: Values | None = None`: the operator can do without
             case Absent():
                 self._missing(name, value, at, here)
-            case Value() if spec is not None:
-                self.node.uses.append(TracedUse(name, trace.field_of(value), spec, at, here))
-            case Value() if (takes := wanted(hint)) is not None:
-                self.mention([(name, value)])
-                message = f"`{name}` of `{self.node.title}` takes {takes}, got the field `{trace.field_of(value).name}`"
-                self.refuse("RLF005", message, where=at, label=f"no {takes.removeprefix('a ').removeprefix('an ')}", related=labels(here))
             case Value():
-                self.mention([(name, value)])
-                self.refuse(
-                    "RLF002",
-                    f"parameter `{name}` of `{self.node.title}` has no field type",
-                    where=at,
-                    label=f"`{trace.field_of(value).name}` is a field",
-                    related=labels(here),
-                    help="annotate the parameter with an alias that has dtype and shape",
-                )
+                self._field(name, value, hint, at)
             case _ if spec is not None:
                 message = f"`{name}` of `{self.node.title}` is a field, got {value!r}"
                 self.refuse("RLF005", message, where=at, label="no field", related=labels(here))
@@ -237,6 +177,26 @@ class CallTracer:
                 self.refuse("RLF005", message, where=at, related=labels(here))
             case _:
                 self._config(name, value, at)
+
+    def _field(self, name: str, value: Value, hint: Any, at: Place) -> None:
+        spec, here = self.declaration.specs.get(name), source.parameter_ref(self.declaration.fn, name)
+        field = trace.field_of(value)
+        if spec is not None:
+            self.node.uses.append(TracedUse(name, field, spec, at, here))
+            return
+        self.mention([(name, value)])
+        if (takes := wanted(hint)) is not None:
+            message = f"`{name}` of `{self.node.title}` takes {takes}, got the field `{field.name}`"
+            self.refuse("RLF005", message, where=at, label=f"no {takes.removeprefix('a ').removeprefix('an ')}", related=labels(here))
+            return
+        self.refuse(
+            "RLF002",
+            f"parameter `{name}` of `{self.node.title}` has no field type",
+            where=at,
+            label=f"`{field.name}` is a field",
+            related=labels(here),
+            help="annotate the parameter with an alias that has dtype and shape",
+        )
 
     def _mixed_up(self, given: dict[str, Any], takes: str, holds: str) -> None:
         """Weights where something else belongs, and something else in their place."""
@@ -248,7 +208,7 @@ class CallTracer:
             where=at,
             label=f"weights, given as `{holds}`",
             related=(Label(meant, f"given as `{takes}`"), *labels(source.parameter_ref(self.declaration.fn, takes))),
-            help=f"`{self.node.title}({_parameters(self.declaration)})`",
+            help=f"`{self.node.title}({self.declaration.arguments})`",
         )
 
     def _config(self, name: str, value: Any, at: Place) -> None:
@@ -389,8 +349,3 @@ def _fields(name: str, value: Any) -> list[tuple[str, Value]]:
     record = value.rows if isinstance(value, Micro | Objective) else value
     given = {name: value} if not isinstance(record, Record) else {f"{name}.{n}": v for n, v in values_of(record).items()}
     return [(param, one) for param, one in given.items() if isinstance(one, Value)]
-
-
-def _parameters(declaration: Declaration) -> str:
-    parameters = [p for name, p in declaration.signature.parameters.items() if name != "self"]
-    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)
