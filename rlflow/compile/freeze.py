@@ -130,7 +130,7 @@ def _class_ref(cls: type) -> str:
 
 
 def _size(size: Dim | Fresh) -> Size:
-    return Size(fresh=True, at_most=size.at_most) if isinstance(size, Fresh) else Size(of=size)
+    return Size(at_most=size.at_most) if isinstance(size, Fresh) else Size(of=size)
 
 
 def _bound(declaration: Declaration, config: dict[str, Any]) -> dict[str, int]:

@@ -118,10 +118,9 @@ class LossUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator declares about a letter of its result: a size, or one that only the run knows."""
+    """What an operator declares about a letter of its result."""
 
-    of: Dim | None = None
-    fresh: bool = False
+    of: Dim | None = None  # None: only the run knows
     at_most: Dim | None = None
 
 

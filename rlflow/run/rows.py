@@ -50,7 +50,6 @@ class RowSets:
 
     def __init__(self, facts: list[RowSet], makers: dict[int, Node], workers: dict[int, Worker], base: int, rows: Rows, seed: int) -> None:
         self._facts, self._makers, self._workers, self._seed = facts, makers, workers, seed
-        self._base = base
         self._made: dict[int, Rows] = {base: rows}
 
     def __getitem__(self, rowset: int) -> Rows:
