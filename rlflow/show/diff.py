@@ -15,9 +15,9 @@ import msgspec
 
 from ..compile.ir import Node
 from ..compile.plan import Plan
+from .explain import WIDTH
 
 Rows = dict[str, dict[str, Any]]  # key -> what is compared
-WIDTH = 138
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
