@@ -116,6 +116,7 @@ def with_flags(body: Callable[..., int], commands: Mapping[str, Command]) -> Cal
     """`body(command, parameters, ..., *, options)` with the pipelines' parameters and its own options as flags.
 
     commands: by what the flags of their parameters begin with; `{"": grpo}` is `--kl`, `{"a": grpo, "b": ppo}` is `--a.kl` and `--b.kl`.
+    Raises UsageError where a parameter has the name of an option.
     """
     options = options_of(body)
     for command in (command for prefix, command in commands.items() if not prefix):
@@ -149,7 +150,7 @@ def _makes_a_plan(found: Any) -> bool:
 
 
 def function_of(ref: str, where: str) -> Any:
-    """What `module:function` names."""
+    """What `module:function` names. Raises UsageError, with `where`, for what is not there and for what is no function."""
     if ":" not in ref:
         raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
     try:

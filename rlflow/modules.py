@@ -22,7 +22,8 @@ def load_file(path: Path) -> tuple[ModuleType, tuple[tuple[str, str], ...]]:
     """Import a pipeline file. Returns the module and the (name, path) pairs that a worker process has to import.
 
     A file inside an importable package keeps its package name (`pipelines/grpo.py` is `pipelines.grpo`), so that what other
-    modules import from it is the same class; any other file is a module under its own name.
+    modules import from it is the same class; any other file is a module under its own name. Raises UsageError where there is no such file,
+    where its name is taken, and for what it raises.
     """
     path = path.resolve()
     if not path.is_file():

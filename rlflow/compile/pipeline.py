@@ -35,7 +35,10 @@ P = ParamSpec("P")
 
 
 def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
-    """Make a function of operators a pipeline: calling it returns its Plan, or raises CheckFailed with all that is wrong."""
+    """Make a function of operators a pipeline: calling it returns its Plan, or raises CheckFailed with all that is wrong.
+
+    Raises UsageError where it is called inside another pipeline.
+    """
     signature = inspect.signature(fn)
 
     @functools.wraps(fn)
