@@ -6,6 +6,7 @@ import functools
 import inspect
 import shlex
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -13,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import CoercionError, Parameter, Token, convert
 
 from .compile.plan import Plan
 from .errors import UsageError
 from .language.config import ref_of, resolve
 from .modules import load_file, set_aside, users_code
+
+UNIONS = (typing.Union, types.UnionType)
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,25 @@ def _is_function(parameter: inspect.Parameter) -> bool:
     return any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms)
 
 
+def _arms(hint: Any) -> tuple[Any, ...]:
+    """`int | None` of `Annotated[int, ...] | None`."""
+    if typing.get_origin(hint) is Annotated:
+        return _arms(typing.get_args(hint)[0])
+    return tuple(one for arm in typing.get_args(hint) for one in _arms(arm)) if typing.get_origin(hint) in UNIONS else (hint,)
+
+
+def _whole(hint: Any, tokens: Sequence[Token]) -> Any:
+    """A number as cyclopts reads it, unless it would be cut: 1.5 is no count. Raises ValueError."""
+    said = tokens[0].value
+    try:
+        found = convert(hint, [said])
+    except CoercionError:
+        raise ValueError(f'unable to convert "{said}" into int.') from None
+    if "." in said and float(said) != found:
+        raise ValueError(f"{said} is no whole number")
+    return found
+
+
 def _key(prefix: str, name: str) -> str:
     return f"{prefix}__{name}" if prefix else name
 
@@ -191,6 +213,8 @@ def _flag(parameter: inspect.Parameter, prefix: str) -> inspect.Parameter:
     if _is_function(parameter):
         one, default = (str, ref_of(parameter.default)) if parameter.default is not None else (str | None, None)
         parameter = parameter.replace(annotation=Annotated[one, Parameter(help="module:function")], default=default)
+    if int in (arms := _arms(parameter.annotation)) and not {float, str} & {*arms}:
+        parameter = parameter.replace(annotation=Annotated[parameter.annotation, Parameter(converter=_whole)])
     if not prefix:
         return parameter
     flag = parameter.name.replace("_", "-")

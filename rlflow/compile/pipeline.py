@@ -19,6 +19,7 @@ from msgspec import structs
 
 from ..errors import UsageError
 from ..language import trace
+from ..language.body import not_at_once
 from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label, nearest
 from ..language.trace import Trace
 from ..language.units import counted
@@ -40,6 +41,8 @@ def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
     Raises UsageError where it is called inside another pipeline.
     """
     signature = inspect.signature(fn)
+    if (refused := not_at_once(fn, "pipeline")) is not None:
+        raise CheckFailed([refused])
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> Plan:
@@ -72,8 +75,12 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-@_no_collector()
 def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
+    with _no_collector():  # as a decorator it would be a frame in what a user's mistake raises
+        return _built(run, fn, parameters, swaps)
+
+
+def _built(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
     timings: dict[str, float] = {}
     start = perf_counter()
     traced = Trace(fn.__name__, fn.__module__, fn.__code__, swaps)
@@ -111,15 +118,13 @@ def run_passes(chosen: Sequence[Pass], graph: Graph, facts: Facts, timings: dict
 
 
 def _placed(traced: Trace, found: list[Diagnostic]) -> list[Diagnostic]:
-    """In the order of the source; a place in a helper gets the line of the pipeline that called it."""
+    """In the order of the source; a place in a helper gets the lines of the pipeline that called it."""
     return sorted((_with_caller(traced, d) for d in found), key=lambda d: d.where)
 
 
 def _with_caller(traced: Trace, found: Diagnostic) -> Diagnostic:
-    via = traced.via.get((found.where.file, found.where.line))
-    if via is None:
-        return found
-    return structs.replace(found, related=(*found.related, Label(via, CALLED)))
+    callers = traced.via.get((found.where.file, found.where.line), {})
+    return structs.replace(found, related=(*found.related, *(Label(via, CALLED) for via in callers)))
 
 
 def _original_names(traced: Trace, swaps: Swaps) -> Swaps:

@@ -22,7 +22,7 @@ SAY = "`# rlflow: ignore[RLF210]`"
 def ignores(trace: Trace) -> tuple[Ignore, ...]:
     """The comments of the pipeline function, and those at the lines of helpers that this trace went through."""
     ran = [*(n.call.place for n in trace.nodes), *(w.call.place for w in trace.workers), *(f.call.place for f in trace.feedbacks)]
-    ran += [call.place for f in trace.feedbacks for _, call in f.closes] + list(trace.via.values())
+    ran += [call.place for f in trace.feedbacks for _, call in f.closes] + [via for callers in trace.via.values() for via in callers]
     code = trace.code
     last = max((line for _, _, line in code.co_lines() if line is not None), default=code.co_firstlineno)
     found: list[Ignore] = []

@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from . import source
-from .diagnostic import Diagnostic
+from .diagnostic import Diagnostic, shown
 from .source import Call, Place
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Counts:
 def _refused(at: Place, title: str, name: str, value: Any, least: int) -> Diagnostic:
     return Diagnostic(
         code="RLF015",
-        message=f"`{name}` of `{title}` is an integer of at least {least}, got {value!r}",
+        message=f"`{name}` of `{title}` is an integer of at least {least}, got {shown(value)}",
         where=at,
-        label=f"this is {value!r}",
+        label=f"this is {shown(value)}",
         help=f"give at least {least}",
     )

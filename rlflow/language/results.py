@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from . import source, trace
-from .diagnostic import CheckFailed, Diagnostic
+from .diagnostic import CheckFailed, Diagnostic, shown
 from .feedback import READINGS
 from .loss import Micro
 from .record import Record, labels, names_of, specs_of, values_of
@@ -38,7 +38,24 @@ def result_of(call: CallTracer, bound: dict[str, Any]) -> Any:
     if isinstance(hint, type) and issubclass(hint, Record):
         return _new_record(call, hint)
     call.node.result = {"kind": "none" if hint in (None, type(None)) else "data"}
-    return None
+    return None if call.declaration.sink or hint is type(None) else _without_type(call, hint)
+
+
+def _without_type(call: CallTracer, hint: Any) -> Value:
+    """Whoever reads it would be told that it is no field: the mistake is where it is declared."""
+    fn = call.declaration.fn
+    several = get_origin(hint) is tuple
+    call.refuse(
+        "RLF002",
+        f"the result of `{call.node.title}` has no field type",
+        related=labels(source.parameter_ref(fn, "return")),
+        help="hand on a `Record` with a field for each"
+        if several
+        else "annotate it with an alias that has dtype and shape, or with a record",
+    )
+    if several:
+        raise CheckFailed([])  # it may be taken apart
+    return call.trace.add_field(call.node.call.target or call.declaration.name, call.node, None)
 
 
 def _new_record(call: CallTracer, cls: type[Record]) -> Record:
@@ -83,7 +100,7 @@ def _mirror(call: CallTracer, variable: TypeVar, bound: dict[str, Any], kind: st
     given = bound.get(param or "")
     if param is None or not isinstance(given, Record):
         if not call.node.failed:
-            call.refuse("RLF005", f"`{param}` of `{call.node.title}` is a record, got {given!r}")
+            call.refuse("RLF005", f"`{param}` of `{call.node.title}` is a record, got {shown(given)}")
         raise CheckFailed([])  # told already; nothing after it can be traced
     if call.declaration.rows == "keep":
         _not_its_own(call, param)

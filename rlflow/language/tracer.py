@@ -12,9 +12,10 @@ from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted
-from .diagnostic import Diagnostic, Label, nearest
+from .diagnostic import Diagnostic, Label, nearest, shown
 from .feedback import READINGS, Feedback
-from .loss import Loss, Micro, Objective, forward_of, from_forward_of, reads_of, rows_of
+from .fits import misfit
+from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of, rows_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
 from .operator import Declaration
@@ -104,7 +105,7 @@ class CallTracer:
         if not losses:
             self.refuse("RLF011", f"`{self.node.title}` is given no loss", help="name at least one: `micro.loss(ppo_clip())`")
         for other in (loss for loss in losses if not isinstance(loss, Loss)):
-            named = f"the class `{other.__name__}`" if isinstance(other, type) else repr(other)
+            named = f"the class `{other.__name__}`" if isinstance(other, type) else shown(other)
             help = f"make one: `{other.__name__}()`" if isinstance(other, type) else None
             self.refuse("RLF005", f"`{self.node.title}` is given {named} for a loss", where=at, label="no loss", help=help)
         losses = tuple(loss for loss in losses if isinstance(loss, Loss))
@@ -119,6 +120,7 @@ class CallTracer:
                     label=f"it yields `{yielded[0].__name__}`",
                     help="train it on a worker whose forward yields it",
                 )
+            self._options(loss, at)
             self.reads |= reads_of(loss)
             for wrong in foreign(units_of(type(loss)), vars(loss)) if any(isinstance(v, Count) for v in vars(loss).values()) else ():
                 declared = labels(source.attribute_ref(type(loss), wrong.name), f"counts {wrong.wanted}")
@@ -129,6 +131,11 @@ class CallTracer:
             if unknown := set(loss.corrects) - set(DIFFERENCES):
                 there_are = ", ".join(DIFFERENCES)
                 self.refuse("RLF013", f"`{type(loss).__name__}` corrects {min(unknown)!r}; there are {there_are}", where=at)
+
+    def _options(self, loss: Loss[Any, Any], at: Place) -> None:
+        hints = options_of(type(loss))
+        for name, value in vars(loss).items():
+            self._fits(name, type(loss).__name__, hints.get(name), value, at, source.attribute_ref(type(loss), name))
 
     def _from_forward(self) -> None:
         """Marks fields that the forward of a single pass may stand in for: every loss that reads one says so, and nothing else reads it."""
@@ -170,10 +177,10 @@ class CallTracer:
             case Value():
                 self._field(name, value, hint, at)
             case _ if spec is not None:
-                message = f"`{name}` of `{self.node.title}` is a field, got {value!r}"
+                message = f"`{name}` of `{self.node.title}` is a field, got {shown(value)}"
                 self.refuse("RLF005", message, where=at, label="no field", related=labels(here))
             case _ if (takes := wanted(hint)) is not None:
-                message = f"`{name}` of `{self.node.title}` takes {takes}, got {value!r}"
+                message = f"`{name}` of `{self.node.title}` takes {takes}, got {shown(value)}"
                 self.refuse("RLF005", message, where=at, related=labels(here))
             case _:
                 self._config(name, value, at)
@@ -214,7 +221,7 @@ class CallTracer:
     def _config(self, name: str, value: Any, at: Place) -> None:
         if name in (self.declaration.serves, "on" if self.declaration.rows == "shard" else None) and not isinstance(value, Worker):
             here = source.parameter_ref(self.declaration.fn, name)
-            message = f"`{name}` of `{self.node.title}` is a worker, got {value!r}"
+            message = f"`{name}` of `{self.node.title}` is a worker, got {shown(value)}"
             self.refuse("RLF005", message, where=at, label="no worker", related=labels(here))
             return
         try:
@@ -234,6 +241,13 @@ class CallTracer:
             self.node.failed = True
             position = self.declaration.positions.get(name)
             self.trace.refuse_count(self.node.call, self.node.title, name, position, value, least)
+        elif value is not self.declaration.signature.parameters[name].default:
+            self._fits(name, self.node.title, self.declaration.hints.get(name), value, at, source.parameter_ref(self.declaration.fn, name))
+
+    def _fits(self, name: str, title: str, hint: Any, value: object, at: Place, declared: Ref) -> None:
+        """An option has a value of its type."""
+        if (wrong := misfit(hint, value)) is not None:
+            self.refuse("RLF004", f"`{name}` of `{title}` {wrong}", where=at, related=labels(declared))
 
     def _weights(self, name: str, weights: TracedWeights, hint: Any, at: Place) -> None:
         wanted = READINGS.get(get_origin(hint) or hint)

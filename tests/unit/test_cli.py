@@ -121,6 +121,19 @@ def test_a_module_that_raises_is_a_wrong_command_line(
     assert "ValueError: no such luck" in said.err
 
 
+def test_what_a_pipeline_raises_has_only_frames_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "raises_h.py"
+    file.write_text("from rlflow import pipeline\n\n\n@pipeline\ndef loop() -> None:\n    raise ValueError('no such luck')\n")
+    assert main(["check", str(file)]) == 2
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines() if "File " in line] == [f'  File "{file}"']
+
+
+def test_a_number_that_would_be_cut_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", GRPO, "--prompts", "1.5"]) == 2
+    assert "--prompts: 1.5 is no whole number" in capsys.readouterr().err
+    assert main(["check", GRPO, "--prompts", "64.0"]) == 0
+
+
 def test_a_command_is_written_as_it_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "given_h.py").write_text(
         "import functools\nfrom operators.advantage import AdvantageFn, grpo, rloo\nfrom rlflow import pipeline\n"
