@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 from start import Start
 from vocabulary import (
+    B,
     Embedded,
+    Policy,
+    Sample,
+    T,
     Torch,
     TrainRows,
+    Trajectories,
     dataset,
     dispatch,
     exact_match,
@@ -21,7 +26,7 @@ from vocabulary import (
     sync,
 )
 
-from rlflow import CheckFailed, Feedback, pipeline
+from rlflow import CheckFailed, Feedback, Served, operator, pipeline
 
 
 def test_a_worker_that_a_sync_fills_may_serve_what_it_owns() -> None:
@@ -111,3 +116,20 @@ def test_a_batch_of_no_number_of_prompts_is_refused_for_that_alone(prompts: int)
     with pytest.raises(CheckFailed) as refused:
         loop()
     assert [d.code for d in refused.value.diagnostics] == ["RLF010" if callable(prompts) else "RLF015"]
+
+
+def test_a_size_that_several_fields_have_is_unbound_once() -> None:
+    class Forgetful(Embedded):
+        @operator(per="row", sizes={B: T})
+        def rollout_turns(self, policy: Served[Policy], prompts: Trajectories) -> Sample: ...  # type: ignore[empty-body]
+
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        s.sample = Forgetful("forgetful").rollout_turns(s.policy.served, s.prompt)
+        s.finish(s.rows())
+
+    with pytest.raises(CheckFailed) as found:
+        loop()
+    unbound = [d.message for d in found.value.diagnostics if d.code == "RLF110"]
+    assert unbound == ["nothing binds S, a size of the result of `forgetful.rollout_turns`"]
