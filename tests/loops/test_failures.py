@@ -153,7 +153,7 @@ def test_options_that_make_no_run_are_refused_before_a_folder_is_made(start_run:
     code, _, err = run.end(60)
     assert code == 3
     assert "error[RLF308]: a watermark of 1 never holds a whole group of `policy`" in err
-    assert "help: a watermark of 2 to 8" in err
+    assert "help: 2 to 8 are legal: `--watermark 2`" in err
     assert not run.folder.exists()
 
 
