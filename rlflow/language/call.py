@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from .hints import arguments_of
 from .operator import Declaration
 from .source import Call, Place
 from .swap import replacement
@@ -26,7 +27,7 @@ def trace_call(current: Trace, declaration: Declaration, frame: FrameType, args:
     except TypeError as error:
         node = TracedNode(len(current.nodes), name, title, call, via, declaration, worker)
         tracer = CallTracer(current, node, declaration)
-        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}({declaration.arguments})`")
+        tracer.refuse("RLF004", f"{error} in the call of `{title}`", help=f"`{title}({arguments_of(declaration.signature)})`")
         given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         tracer.mention(given)
         return tracer.run(tracer.mirrored(value for _, value in given))

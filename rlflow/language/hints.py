@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -18,6 +19,12 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
         return {name: unalias(hint) for name, hint in get_type_hints(fn, include_extras=True).items()}
     except NameError as error:
         raise CheckFailed([_unknown_name(fn, error)]) from error
+
+
+def arguments_of(signature: inspect.Signature) -> str:
+    """The parameters as a call would give them: `prompts, n=8`."""
+    parameters = [p for name, p in signature.parameters.items() if name != "self"]
+    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)
 
 
 def _unknown_name(fn: Callable[..., Any], error: NameError) -> Diagnostic:

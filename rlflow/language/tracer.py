@@ -15,6 +15,7 @@ from .denominator import uncounted
 from .diagnostic import Diagnostic, Label, nearest, shown
 from .feedback import READINGS, Feedback
 from .fits import misfit
+from .hints import arguments_of
 from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of, rows_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
@@ -25,7 +26,7 @@ from .source import Place, Ref
 from .spec import Spec, optional
 from .trace import Trace, Value, WeightsValue
 from .traced import TracedNode, TracedUse, TracedWeights, WeightsArgument
-from .units import Count, units_of
+from .units import Count, unit_of
 from .worker import Worker
 
 
@@ -122,10 +123,6 @@ class CallTracer:
                 )
             self._options(loss, at)
             self.reads |= reads_of(loss)
-            for wrong in foreign(units_of(type(loss)), vars(loss)) if any(isinstance(v, Count) for v in vars(loss).values()) else ():
-                declared = labels(source.attribute_ref(type(loss), wrong.name), f"counts {wrong.wanted}")
-                self.node.failed = True
-                self.trace.diagnostics.append(no_fit(wrong, type(loss).__name__, at, declared))
             for found in uncounted(loss):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
             if unknown := set(loss.corrects) - set(DIFFERENCES):
@@ -133,9 +130,15 @@ class CallTracer:
                 self.refuse("RLF013", f"`{type(loss).__name__}` corrects {min(unknown)!r}; there are {there_are}", where=at)
 
     def _options(self, loss: Loss[Any, Any], at: Place) -> None:
-        hints = options_of(type(loss))
+        cls = type(loss)
+        hints = options_of(cls)  # type: ignore[arg-type]  # mypy takes the __hash__ of its instances for its own
         for name, value in vars(loss).items():
-            self._fits(name, type(loss).__name__, hints.get(name), value, at, source.attribute_ref(type(loss), name))
+            self._fits(name, cls.__name__, hints.get(name), value, at, source.attribute_ref(cls, name))
+        units = {name: unit for name, hint in hints.items() if (unit := unit_of(hint)) is not None}
+        for wrong in foreign(units, vars(loss)):
+            self.node.failed = True
+            declared = labels(source.attribute_ref(cls, wrong.name), f"counts {wrong.wanted}")
+            self.trace.diagnostics.append(no_fit(wrong, cls.__name__, at, declared))
 
     def _from_forward(self) -> None:
         """Marks fields that the forward of a single pass may stand in for: every loss that reads one says so, and nothing else reads it."""
@@ -215,7 +218,7 @@ class CallTracer:
             where=at,
             label=f"weights, given as `{holds}`",
             related=(Label(meant, f"given as `{takes}`"), *labels(source.parameter_ref(self.declaration.fn, takes))),
-            help=f"`{self.node.title}({self.declaration.arguments})`",
+            help=f"`{self.node.title}({arguments_of(self.declaration.signature)})`",
         )
 
     def _config(self, name: str, value: Any, at: Place) -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
+from start import Start
+from vocabulary import PolicyForward, PpoRows, micro_pack, shard, sync
 
 from operators.fields import TokenCount
+from rlflow import Loss, count, pipeline
 from rlflow.language.diagnostic import shown
 from rlflow.language.fits import misfit
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+class scaled(Loss[PolicyForward, PpoRows]):  # noqa: N801
+    by: Fraction | int = 1
 
 
 @pytest.mark.parametrize(
@@ -67,3 +77,13 @@ def test_an_object_is_named_by_its_class_and_not_by_its_address() -> None:
 
     assert shown(Server()) == "a `Server`"
     assert shown(lambda: None) == "`<lambda>`"
+
+
+def test_an_option_whose_type_only_checkers_see_takes_any_value() -> None:
+    @pipeline
+    def loop(rows: Annotated[int, count("rows")] = 4) -> None:
+        s = Start()
+        micro = micro_pack(shard(s.rows(), on=s.actor), max_tokens=4096)
+        s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(scaled(rows))), s.engine))
+
+    assert loop().warnings == ()
