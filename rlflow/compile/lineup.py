@@ -24,9 +24,13 @@ def line_up(graph: Graph, facts: Facts, node: Node, uses: list[Use], row_sets: d
         common, agreeing = Counter(rows.id for _, rows in given).most_common(1)[0]
         row_sets[letter] = facts.rowsets[common]
         first = next(use for use, rows in given if rows.id == common)
+        told: dict[tuple[int, int], Diagnostic] = {}  # results of one call that went astray together
         for use, rows in given:
             if rows.id != common:
-                found[use.param] = _mismatch(graph, facts, node, first, use, outvoted=agreeing > 1)
+                astray = rows.id, graph.origin(use.field).node
+                if astray not in told:
+                    told[astray] = _mismatch(graph, facts, node, first, use, outvoted=agreeing > 1)
+                found[use.param] = told[astray]
     return found
 
 

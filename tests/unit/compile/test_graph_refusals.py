@@ -5,19 +5,26 @@ from __future__ import annotations
 import pytest
 from start import Start
 from vocabulary import (
+    Advantages,
     B,
     Embedded,
+    ModelRows,
     Policy,
+    ResponseMask,
+    Returns,
     Sample,
     T,
+    TokenRewards,
     Torch,
     TrainRows,
     Trajectories,
+    Uid,
     dataset,
     dispatch,
     exact_match,
     form_batch,
     grpo,
+    imitate,
     micro_pack,
     pad,
     ppo_clip,
@@ -26,7 +33,7 @@ from vocabulary import (
     sync,
 )
 
-from rlflow import CheckFailed, Feedback, Served, operator, pipeline
+from rlflow import CheckFailed, Feedback, Served, Tensor, operator, pipeline
 
 
 def test_a_worker_that_a_sync_fills_may_serve_what_it_owns() -> None:
@@ -133,3 +140,37 @@ def test_a_size_that_several_fields_have_is_unbound_once() -> None:
         loop()
     unbound = [d.message for d in found.value.diagnostics if d.code == "RLF110"]
     assert unbound == ["nothing binds S, a size of the result of `forgetful.rollout_turns`"]
+
+
+def test_results_of_one_call_that_went_astray_together_are_one_mistake() -> None:
+    class Judged(ModelRows):
+        advantages: Advantages
+        returns: Returns
+
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        padded = pad(s.ready, multiple=16)
+        score = exact_match(padded.response_text, padded.answer, padded.response_mask)
+        adv = grpo(shaping(score.token_level_scores), padded.response_mask, padded.uid)
+        rows = Judged(input_ids=s.ready.input_ids, response_mask=s.ready.response_mask, advantages=adv.advantages, returns=adv.returns)
+        micro = micro_pack(shard(rows, on=s.actor), max_tokens=4096)
+        s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(imitate())), s.engine))
+
+    with pytest.raises(CheckFailed) as found:
+        loop()
+    assert [d.code for d in found.value.diagnostics if d.severity == "error"] == ["RLF521"]
+
+
+def test_what_is_read_of_a_refused_result_is_no_second_mistake() -> None:
+    @operator(per="group")
+    def untyped(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Tensor: ...  # type: ignore[empty-body]
+
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        s.finish(s.rows(untyped(s.rewards, s.ready.response_mask, s.ready.uid).advantages))  # type: ignore[attr-defined]
+
+    with pytest.raises(CheckFailed) as found:
+        loop()
+    assert [d.code for d in found.value.diagnostics if d.severity == "error"] == ["RLF002"]
