@@ -6,7 +6,6 @@ import functools
 import inspect
 import shlex
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -19,9 +18,8 @@ from cyclopts import CoercionError, Parameter, Token, convert
 from .compile.plan import Plan
 from .errors import UsageError
 from .language.config import ref_of, resolve
+from .language.spec import arms_of
 from .modules import load_file, set_aside, users_code
-
-UNIONS = (typing.Union, types.UnionType)
 
 
 @dataclass(frozen=True)
@@ -180,15 +178,7 @@ def _is_function(parameter: inspect.Parameter) -> bool:
     """By its default, or where that is None by its type: `RewardFn | None`."""
     if parameter.default is not None:
         return callable(parameter.default) and not isinstance(parameter.default, type)
-    arms = typing.get_args(parameter.annotation) or (parameter.annotation,)
-    return any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms)
-
-
-def _arms(hint: Any) -> tuple[Any, ...]:
-    """`int | None` of `Annotated[int, ...] | None`."""
-    if typing.get_origin(hint) is Annotated:
-        return _arms(typing.get_args(hint)[0])
-    return tuple(one for arm in typing.get_args(hint) for one in _arms(arm)) if typing.get_origin(hint) in UNIONS else (hint,)
+    return any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms_of(parameter.annotation))
 
 
 def _whole(hint: Any, tokens: Sequence[Token]) -> Any:
@@ -213,7 +203,7 @@ def _flag(parameter: inspect.Parameter, prefix: str) -> inspect.Parameter:
     if _is_function(parameter):
         one, default = (str, ref_of(parameter.default)) if parameter.default is not None else (str | None, None)
         parameter = parameter.replace(annotation=Annotated[one, Parameter(help="module:function")], default=default)
-    if int in (arms := _arms(parameter.annotation)) and not {float, str} & {*arms}:
+    if int in (arms := arms_of(parameter.annotation)) and not {float, str} & {*arms}:
         parameter = parameter.replace(annotation=Annotated[parameter.annotation, Parameter(converter=_whole)])
     if not prefix:
         return parameter

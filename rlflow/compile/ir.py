@@ -20,7 +20,7 @@ import msgspec
 
 from ..language.dims import Dim, Fresh
 from ..language.source import Place, Ref
-from ..language.spec import Role, Spec
+from ..language.spec import LOG_PROB, READABLE, Role, Spec
 from ..language.traced import Replaced
 
 __all__ = [
@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-READABLE = ("frozen", "current", "served")  # what a parameter of type `Weights` takes
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +108,7 @@ class LossUse(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scores(self) -> bool:
         """Its forward yields log-probs: what it trains is a policy."""
-        return any(spec.role is not None and spec.role.kind == "log_prob" for spec in self.forward.values())
+        return any(spec.role is not None and spec.role.kind == LOG_PROB for spec in self.forward.values())
 
     @property
     def name(self) -> str:

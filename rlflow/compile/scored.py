@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ..language.corrects import DIFFERENCES
 from ..language.diagnostic import Diagnostic, Label
+from ..language.spec import LOG_PROB
 from .facts import Facts, Scored
 from .ir import Feedback, Graph, Node, Use, Worker
 
@@ -63,7 +64,7 @@ def trains(graph: Graph, node: Node) -> Feedback | None:
 
 
 def _of_log_probs(use: Use) -> bool:
-    return use.read and use.declared is not None and use.declared.role is not None and use.declared.role.kind == "log_prob"
+    return use.read and use.declared is not None and use.declared.role is not None and use.declared.role.kind == LOG_PROB
 
 
 def allowed(facts: Facts, node: Node, uses: Sequence[Use]) -> set[str]:
