@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from . import source, trace
 from .diagnostic import CheckFailed, Diagnostic, shown
-from .feedback import READINGS
+from .feedback import READINGS, model_of
 from .loss import Micro
 from .record import Record, labels, names_of, specs_of, values_of
 from .spec import Spec
@@ -146,4 +146,5 @@ def _next_weights(call: CallTracer, reading: str, bound: dict[str, Any]) -> Weig
     served = tuple(w for weights in given for w in weights.served_by)
     if call.declaration.serves and isinstance(bound.get(call.declaration.serves), Worker):
         served += (bound[call.declaration.serves],)
-    return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served))
+    model = model_of(call.declaration.hints["return"]) or next((w.model for w in given), None)  # `Next[W]`: that of what it is given
+    return WeightsValue(TracedWeights(node.call.target or node.title, reading, owner, feedback, node, served, model))

@@ -42,6 +42,7 @@ class TracedWeights:
     feedback: Feedback[Any] | None = None
     writer: TracedNode | None = None
     served_by: tuple[Worker, ...] = ()
+    model: Any = None  # the kind of model, `Policy`; None: nobody says
 
 
 @dataclass(eq=False, repr=False)

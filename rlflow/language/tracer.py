@@ -13,7 +13,7 @@ from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted
 from .diagnostic import Diagnostic, Label, nearest, shown
-from .feedback import READINGS, Feedback
+from .feedback import READINGS, Feedback, model_of
 from .fits import misfit
 from .hints import arguments_of
 from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of, rows_of
@@ -259,6 +259,25 @@ class CallTracer:
             self.refuse("RLF005", f"`{name}` of `{self.node.title}` takes no weights, got `{weights.name}`", where=at, related=labels(here))
             return
         self.node.weights.append(WeightsArgument(name, weights, wanted, at))
+        self._model(name, weights, model_of(hint), at)
+
+    def _model(self, name: str, weights: TracedWeights, wanted: type | None, at: Place) -> None:
+        """The weights of a reward model are no policy's."""
+        given: type | None = weights.model
+        elsewhere = weights.owner is not self.node.worker and weights.reading in ("frozen", "current", "move")  # RLF203 tells
+        if elsewhere or given is None or wanted is None or issubclass(given, wanted) or issubclass(wanted, given):
+            return
+        if self._told((given, wanted)):
+            return  # a `load` that names another model shows in every call
+        of = source.parameter_ref(weights.writer.declaration.fn, "") if weights.writer and weights.writer.declaration else None
+        self.refuse(
+            "RLF005",
+            f"`{name}` of `{self.node.title}` takes the weights of a `{wanted.__name__}`, got those of a `{given.__name__}`",
+            where=at,
+            label=f"`{weights.name}` is of a `{given.__name__}`",
+            related=(*labels(source.parameter_ref(self.declaration.fn, name)), *(labels(of, "loaded as one") if of else ())),
+            help=f"if it is of any kind, let its type be `Weights[W]`; else pass the weights of a `{wanted.__name__}`",
+        )
 
     def _whole_feedback(self, name: str, feedback: Feedback[Any], hint: Any, at: Place) -> None:
         """`actor.train(policy, ...)`: which version is meant? The trace goes on with the one that the parameter takes."""
