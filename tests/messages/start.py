@@ -18,7 +18,7 @@ class Start:
         self.policy = Feedback("policy", init=self.actor.load(), max_lag=max_lag)
         self.prompt = prompt = dispatch(dataset("train.parquet"), n=8)
         if tree:
-            self.sample = self.engine.rollout_tree(self.policy.served, prompt)
+            self.sample: Sample = self.engine.rollout_tree(self.policy.served, prompt)
         else:
             self.sample = self.engine.rollout(self.policy.served, prompt)
 
