@@ -118,8 +118,8 @@ def run_passes(chosen: Sequence[Pass], graph: Graph, facts: Facts, timings: dict
 
 
 def _placed(traced: Trace, found: list[Diagnostic]) -> list[Diagnostic]:
-    """In the order of the source; a place in a helper gets the lines of the pipeline that called it."""
-    return sorted((_with_caller(traced, d) for d in found), key=lambda d: d.where)
+    """In the order of the source, each once; a place in a helper gets the lines of the pipeline that called it."""
+    return sorted((_with_caller(traced, d) for d in dict.fromkeys(found)), key=lambda d: d.where)
 
 
 def _with_caller(traced: Trace, found: Diagnostic) -> Diagnostic:

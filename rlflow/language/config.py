@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import UsageError
+from .diagnostic import shown
 from .units import Count
 from .worker import Worker
 
@@ -34,7 +35,7 @@ def ref_of(obj: Any) -> str:
     """`module:qualname` of a function or class. Raises NotConfig when that name does not lead back to it."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if not module or not name or "<" in name:
-        raise NotConfig(f"{obj!r} has no name that another process can import: define it at the top of a module")
+        raise NotConfig(f"{shown(obj)} has no name that another process can import: define it at the top of a module")
     return f"{module}:{name}"
 
 

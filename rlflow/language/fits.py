@@ -1,7 +1,8 @@
 """Does an option have a value of its type? A type checker sees it, the run would meet it in a worker's process, or not at all:
 a misspelt word of a `Literal` takes the other branch.
 
-Judged are int, float, bool, str and `Literal`, alone or in a union; of every other type any value is taken.
+Judged are int, float, bool, str, `Literal` and protocols by the names of their methods, alone or in a union; of every other type any
+value is taken.
 """
 
 from __future__ import annotations
@@ -34,4 +35,13 @@ def _fits(arm: Any, value: object) -> bool:
         return any(type(word) is type(value) and word == value for word in get_args(arm))
     if arm is types.NoneType:
         return value is None
+    if getattr(arm, "_is_protocol", False):
+        return _behaves(arm, value)
     return isinstance(value, TAKEN[arm]) if arm in TAKEN else True
+
+
+def _behaves(protocol: type, value: object) -> bool:
+    """It has the methods, and is no class that would make such a thing."""
+    bases = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False)]
+    names = {name for base in bases for name in vars(base) if not name.startswith("_") or name == "__call__"}
+    return (names <= {"__call__"} and callable(value)) or (not isinstance(value, type) and all(hasattr(value, name) for name in names))

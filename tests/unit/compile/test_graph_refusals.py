@@ -174,3 +174,14 @@ def test_what_is_read_of_a_refused_result_is_no_second_mistake() -> None:
     with pytest.raises(CheckFailed) as found:
         loop()
     assert [d.code for d in found.value.diagnostics if d.severity == "error"] == ["RLF002"]
+
+
+def test_what_a_loop_does_again_and_again_is_told_once() -> None:
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        for _ in range(3):
+            shaping(s.score.token_level_scores)
+        s.finish(s.rows())
+
+    assert [d.code for d in loop().warnings] == ["RLF210"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +10,9 @@ import pytest
 from start import Start
 from vocabulary import PolicyForward, PpoRows, micro_pack, shard, sync
 
+from operators.environment import Environment, HigherLower
 from operators.fields import TokenCount
+from operators.reward import RewardFn, integer_match
 from rlflow import Loss, count, pipeline
 from rlflow.language.diagnostic import shown
 from rlflow.language.fits import misfit
@@ -37,6 +40,10 @@ class scaled(Loss[PolicyForward, PpoRows]):  # noqa: N801
         (list[int], "not judged"),
         (Any, object()),
         (None, "an option without a type"),
+        (Environment, HigherLower(turns=4)),
+        (Environment | None, None),
+        (RewardFn, integer_match),
+        (RewardFn, partial(integer_match, workers=1)),
     ],
 )
 def test_a_value_of_the_type_fits(hint: Any, value: object) -> None:
@@ -54,6 +61,9 @@ def test_a_value_of_the_type_fits(hint: Any, value: object) -> None:
         (float | None, "none", "is float, got 'none'"),
         (Literal["tokens", "rows"], "token", "is 'tokens' or 'rows', got 'token'; did you mean `tokens`?"),
         (Literal[1, 2], True, "is 1 or 2, got True"),
+        (Environment, "game", "is Environment, got 'game'"),
+        (Environment, HigherLower, "is Environment, got `HigherLower`"),
+        (RewardFn, 1.0, "is RewardFn, got 1.0"),
     ],
 )
 def test_another_value_is_told_with_what_is_taken(hint: Any, value: object, said: str) -> None:
