@@ -7,7 +7,7 @@ from typing import Any
 
 from ..language import state
 from ..language.config import NotConfig, to_config
-from ..language.diagnostic import Diagnostic
+from ..language.diagnostic import Diagnostic, shown
 from ..language.dims import Dim, Fresh
 from ..language.loss import Loss, forward_of, reads_of, rows_of
 from ..language.operator import Declaration
@@ -198,5 +198,5 @@ def _parameter(value: Any) -> Any:
         return (
             {"$ref": f"{value.__module__}:{value.__qualname__}"}
             if callable(value) and hasattr(value, "__qualname__")
-            else {"$repr": repr(value)}
+            else {"$repr": shown(value)}
         )

@@ -8,10 +8,8 @@ function ──trace──▶ Trace ──freeze──▶ Graph ──CHECKS─�
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, ParamSpec
 
@@ -63,24 +61,7 @@ def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
     return call
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """What a compile makes lives as long as its plan: the collector of cycles would walk all of it, again and again, for nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _build(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
-    with _no_collector():  # as a decorator it would be a frame in what a user's mistake raises
-        return _built(run, fn, parameters, swaps)
-
-
-def _built(run: Callable[[], None], fn: Callable[..., Any], parameters: dict[str, Any], swaps: Swaps) -> Plan:
     timings: dict[str, float] = {}
     start = perf_counter()
     traced = Trace(fn.__name__, fn.__module__, fn.__code__, swaps)
