@@ -1,5 +1,6 @@
 """rlflow run | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
 
+For example:
     rlflow run pipelines/grpo.py --prompts 32 --steps 50
     rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
     rlflow explain pipelines/grpo.py        rlflow explain RLF202
