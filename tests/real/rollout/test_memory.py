@@ -30,7 +30,7 @@ def test_releasing_the_kv_cache_frees_its_bytes(server: Server, model_dir: Path)
     server.client.resume(["kv_cache"])
     server.client.continue_generation()
     answer = flight.results()[0]
-    np.testing.assert_allclose(answer.log_probs, plain_log_probs(plain_model(model_dir), PROMPT, answer.output_ids), atol=2e-5)
+    np.testing.assert_allclose(answer.log_probs, plain_log_probs(plain_model(model_dir), PROMPT, answer.output_ids), atol=5e-5)
 
 
 def test_releasing_the_weights_frees_their_bytes(server: Server, model_dir: Path) -> None:
