@@ -62,16 +62,16 @@ class Embedded(Worker):
 
     model: "tiny" or a checkpoint folder. max_new_tokens: a turn, fewer where the model's context ends first. top_p: samples are of the
     most likely tokens that hold this much; the log-probs recorded are those before that cut, as SGLang gives them.
-    capacity: trajectories at once. threads: of torch in the server.
+    capacity: trajectories at once, of each replica. threads: of torch in the server. replicas: servers, each with a turn loop beside it.
     """
 
     state = (State("replica", 4 * N, in_checkpoint=False), State("kv_cache", KV, in_checkpoint=False))  # by sync, and by sampling
 
     def __init__(
         self, name: str, *, model: str = TINY, temperature: float = 1.0, top_p: float = 1.0, max_new_tokens: int = 16,
-        capacity: TrajectoryCount = 256, threads: int = 1, on: Devices | None = None,
+        capacity: TrajectoryCount = 256, threads: int = 1, replicas: int = 1, on: Devices | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, temperature=temperature, top_p=top_p, on=on)
+        super().__init__(name, temperature=temperature, top_p=top_p, replicas=replicas, on=on)
         self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
         self._client: HttpRolloutClient | None = None
 

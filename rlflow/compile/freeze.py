@@ -172,6 +172,7 @@ def _worker(trace: Trace, traced: TracedWorker, found: list[Diagnostic]) -> Work
         tp_size=worker.tp_size,
         pp_size=worker.pp_size,
         cp_size=worker.cp_size,
+        replicas=worker.replicas,
         devices=trace.devices_of(traced),
         temperature=float(worker.temperature),
         state=_state(type(worker).state),

@@ -206,6 +206,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     tp_size: int
     pp_size: int
     cp_size: int
+    replicas: int  # of a rollout engine
     devices: int | None  # None: CPU processes of its own
     temperature: float
     top_p: float
@@ -214,8 +215,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def world_size(self) -> int:
-        """All its ranks."""
-        return self.dp_size * self.tp_size * self.pp_size * self.cp_size
+        """All its ranks, of all replicas."""
+        return self.dp_size * self.tp_size * self.pp_size * self.cp_size * self.replicas
 
     @property
     def kind(self) -> str:

@@ -141,7 +141,9 @@ def _blocks(graph: Graph, facts: Facts, steps: Steps, writer: Node) -> Dim:
 
 
 def _ranks(graph: Graph, node: Node) -> int:
-    """The ranks that are called: all, where rows are shared out; else the first."""
+    """The ranks that are called: all, where rows are shared out; else the first, a sync once a replica."""
+    if node.fills is not None:
+        return graph.workers[node.fills].replicas
     shared = node.worker is not None and (node.per == "row" or node.losses)
     return graph.workers[node.worker].dp_size if shared and node.worker is not None else 1
 

@@ -1,4 +1,4 @@
-"""Ranks to devices: dp × tp × pp × cp of them, rank r on the r-th device.
+"""Ranks to devices: dp × tp × pp × cp × replicas of them, rank r on the r-th device.
 
 Devices("gpus", count=8)    dp=2 × tp=4 = 8   on 0-7        dp=1 × tp=4 = 4   on 0-3, and 4-7 are idle
                             dp=3 × tp=2 = 6   refused: 6 does not divide 8          dp=4 × tp=4 = 16   refused: does not fit
@@ -28,8 +28,8 @@ def ranks(graph: Graph, facts: Facts) -> list[Diagnostic]:
 
 
 def _refused(worker: Worker, devices: Devices) -> Diagnostic:
-    behind = worker.world_size // worker.dp_size  # ranks that hold one copy of the model
-    product = " × ".join(f"{axis}={size}" for axis in AXES if (size := getattr(worker, f"{axis}_size")) > 1 or axis == "dp")
+    sizes = {axis: getattr(worker, f"{axis}_size") for axis in AXES} | {"replicas": worker.replicas}
+    product = " × ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1 or axis == _free(worker))
     fits, spare = worker.world_size <= devices.count, devices.count % worker.world_size
     return Diagnostic(
         code="RLF401",
@@ -43,16 +43,23 @@ def _refused(worker: Worker, devices: Devices) -> Diagnostic:
             if fits
             else f"a rank has a device to itself: {worker.world_size - devices.count} would have none",
         ),
-        help=_help(worker, devices, behind),
+        help=_help(worker, devices),
     )
 
 
-def _help(worker: Worker, devices: Devices, behind: int) -> str:
-    """The legal numbers of data-parallel ranks next to the asked one; if the model itself does not divide, the counts of devices next."""
-    legal = [dp for dp in range(1, devices.count + 1) if devices.count % (dp * behind) == 0]
-    near = [*[dp for dp in legal if dp < worker.dp_size][-1:], *[dp for dp in legal if dp > worker.dp_size][:1]]
+def _free(worker: Worker) -> str:
+    """Which number of copies of the model there is to choose."""
+    return "replicas" if worker.replicas > 1 else "dp"
+
+
+def _help(worker: Worker, devices: Devices) -> str:
+    """The legal numbers of copies next to the asked one; if the model itself does not divide, the counts of devices next."""
+    asked = worker.replicas if worker.replicas > 1 else worker.dp_size
+    behind = worker.world_size // asked  # ranks that hold one copy of the model
+    legal = [copies for copies in range(1, devices.count + 1) if devices.count % (copies * behind) == 0]
+    near = [*[copies for copies in legal if copies < asked][-1:], *[copies for copies in legal if copies > asked][:1]]
     if near:
-        return " or ".join(f"`dp={dp}`" for dp in near)
+        return " or ".join(f"`{_free(worker)}={copies}`" for copies in near)
     low, high = devices.count // behind * behind, -(-devices.count // behind) * behind
     counts = " or ".join(f'`Devices("{devices.name}", count={count})`' for count in (low, high) if count)
     return f"one copy of the model needs {behind} devices: {counts}"

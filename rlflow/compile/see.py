@@ -106,6 +106,7 @@ def _worker(graph: Graph, facts: Facts, worker: Worker) -> WorkerView:
         tp=worker.tp_size,
         pp=worker.pp_size,
         cp=worker.cp_size,
+        replicas=worker.replicas,
         devices=graph.devices[worker.devices].name if worker.devices is not None else None,
         on=facts.ranks.get(worker.id, ()),
     )

@@ -98,13 +98,14 @@ def _spread(facts: Facts, node: Node) -> tuple[str, int | None]:
 
 # --- weights, row plans, rows that wait ------------------------------------------------------------------------------------------------
 def _weights(graph: Graph, facts: Facts) -> Iterator[Edge]:
-    """From owner to engine; a worker that samples with what it owns sends nothing."""
+    """From owner to engine, to each of its replicas; a worker that samples with what it owns sends nothing."""
     for node in graph.nodes:
         if node.id in facts.needed and node.fills is not None:
             for use in node.weights:
                 if use.feedback is not None and node.fills != use.owner:
-                    owner, engine, size = graph.workers[use.owner].name, graph.workers[node.fills].name, weights_bytes(graph, use.owner)
-                    yield Edge(sender=owner, receiver=engine, inline=("version",), weights=(use.feedback,), step_bytes=size)
+                    owner, engine = graph.workers[use.owner], graph.workers[node.fills]
+                    size = weights_bytes(graph, use.owner) * engine.replicas
+                    yield Edge(sender=owner.name, receiver=engine.name, inline=("version",), weights=(use.feedback,), step_bytes=size)
 
 
 def fused(graph: Graph, facts: Facts) -> tuple[tuple[int, ...], ...]:

@@ -119,6 +119,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     tp: int
     pp: int
     cp: int
+    replicas: int  # of a rollout engine: so many servers, each with a rollout process
     devices: str | None  # accelerators that it may share; None: CPU processes of its own
     on: tuple[int, ...]  # which of them, a number a rank
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
 
+from ..compile import ir
 from ..compile.ir import Node
 from ..data.pool.protocol import Key
 from ..language.worker import Worker
@@ -67,6 +68,11 @@ class Caller:
 def process_name(worker: Worker, rank: int = 0) -> str:
     """`actor` for rank 0, `actor.1` for the next."""
     return worker.name if rank == 0 else f"{worker.name}.{rank}"
+
+
+def engine_names(worker: ir.Worker) -> tuple[str, ...]:
+    """The engines that a rollout worker stands for: `engine`, or `engine.0`, `engine.1`, ... of its replicas."""
+    return (worker.name,) if worker.replicas == 1 else tuple(f"{worker.name}.{i}" for i in range(worker.replicas))
 
 
 def rollout_name(engine: str) -> str:

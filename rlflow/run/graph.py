@@ -56,7 +56,7 @@ class GraphView:
             raise UsageError("\n".join([told, *missing]))
 
     def _check_engine(self) -> None:
-        """One engine samples; it alone is synced and evaluated."""
+        """One engine samples, with all its replicas; it alone is synced and evaluated."""
         if not self.syncs:
             raise UsageError(f"nothing syncs new weights to an engine in `{self.graph.name}`: close the feedback with sync(...)")
         others = {node.fills: node for node in self.syncs} | {node.worker: node for node in self.sinks}
@@ -65,8 +65,11 @@ class GraphView:
                 raise UsageError(f"`{node.name}` is about another engine than `{self.engine.name}`, which samples; a run has one engine")
 
     def _check_workers(self) -> None:
-        """Ranks are CPU processes, one a data-parallel rank."""
+        """Ranks are CPU processes, one a data-parallel rank; engines alone have replicas."""
         for worker in self.graph.workers:
+            if worker.replicas > 1 and worker.id != self.engine.id:
+                asked = f"worker `{worker.name}` asks for replicas={worker.replicas}"
+                raise UsageError(f"{asked}, and only what samples has replicas: use dp={worker.replicas}")
             wanted = [f"{axis}={size}" for axis in ("tp", "pp", "cp") if (size := getattr(worker, f"{axis}_size")) > 1]
             wanted += [] if worker.devices is None else [f"the devices `{self.graph.devices[worker.devices].name}`"]
             if wanted:

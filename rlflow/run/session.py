@@ -21,6 +21,7 @@ import uvloop
 
 from ..compile.plan import Plan
 from ..errors import PoolError, RlflowError, UsageError
+from .calls import engine_names
 from .controller import events as ev
 from .controller.state import Config, Hop
 from .graph import GraphView
@@ -94,7 +95,7 @@ def schedule(view: GraphView, options: Options) -> Config:
         groups_per_batch=view.form.params["prompts"],
         max_lag=min((gap.worst for gap in view.plan.facts.gaps.values() if gap.watermark), default=0),
         last=options.steps - 1,
-        engines=(view.engine.name,),
+        engines=engine_names(view.engine),
         watermark=options.watermark,
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),

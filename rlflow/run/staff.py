@@ -3,7 +3,8 @@
     first     host, and every dp rank of every worker with an engine     they make the tiny model, if the run needs one
     then      for each rollout engine: its HTTP server and its rollout process
 
-A rollout engine is a worker with a `server`; everything else is one process a rank.
+A rollout engine is a worker with a `server`, each of its replicas one: `engine`, or `engine.0`, `engine.1`, ... Everything else is one
+process a rank.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..data.pool.arena import ArenaHandle, ShmArena
 from ..errors import UsageError
 from ..language.worker import Site, Worker
 from ..modules import make_worker
-from .calls import BACKSTOP, Caller, process_name, rollout_name
+from .calls import BACKSTOP, Caller, engine_names, process_name, rollout_name
 from .controller.waits import WAITS
 from .graph import GraphView
 from .launch import Fleet
@@ -47,8 +48,9 @@ class Staff:
         self.view, self.run_dir, self.fleet, self.around = view, run_dir, fleet, around
         self.workers: dict[int, Worker] = {w.id: make_worker(w) for w in view.graph.workers}
         used = {n.worker for n in view.needed if n.worker is not None} | {n.fills for n in view.syncs}
-        self.engines = {w.name: w for w in view.graph.workers if w.id in used and self._argv(w, Path("?")) is not None}
-        self.trainers = [w for w in view.graph.workers if w.id in used and w.name not in self.engines]
+        servers = {w.id for w in view.graph.workers if w.id in used and self._argv(w, w.name, Path("?")) is not None}
+        self.engines = {name: w for w in view.graph.workers if w.id in servers for name in engine_names(w)}
+        self.trainers = [w for w in view.graph.workers if w.id in used - servers]
         ranks = [process_name(self.workers[w.id], rank) for w in self.trainers for rank in range(w.dp_size)]
         lanes = [HOST, *ranks, *map(rollout_name, self.engines)]
         clash = {name for name in lanes if lanes.count(name) > 1} | {name for name in self.engines if name in lanes}
@@ -79,7 +81,7 @@ class Staff:
             return self.workers[engine.id].capacity
         ready = self.run_dir.path / "sites" / f"{name}.ready.json"
         ready.unlink(missing_ok=True)
-        argv = self._argv(engine, ready)
+        argv = self._argv(engine, name, ready)
         assert argv is not None
         address, _ = await asyncio.gather(
             self.fleet.start_server(name, [*argv, "--parent-pid", str(os.getpid())], ready),
@@ -115,8 +117,8 @@ class Staff:
     def arena_handle(self) -> ArenaHandle:
         return self.arena.handle()
 
-    def _argv(self, worker: ir.Worker, ready_file: Path) -> list[str] | None:
-        site = Site(name=worker.name, rank=0, dp_size=1, run_dir=self.run_dir.path, seed=self.around.seed, rendezvous="")
+    def _argv(self, worker: ir.Worker, name: str, ready_file: Path) -> list[str] | None:
+        site = Site(name=name, rank=0, dp_size=1, run_dir=self.run_dir.path, seed=self.around.seed, rendezvous="")
         return self.workers[worker.id].server(site, ready_file)
 
     # --- who is who -----------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def _processes(seen: Views) -> list[str]:
 def _workers(seen: Views) -> list[str]:
     out = ["", "workers"] if seen.workers else []
     for worker in seen.workers:
-        ranks = (("dp", worker.dp), ("tp", worker.tp), ("pp", worker.pp), ("cp", worker.cp))
+        ranks = (("dp", worker.dp), ("tp", worker.tp), ("pp", worker.pp), ("cp", worker.cp), ("replicas", worker.replicas))
         sizes = " x ".join(f"{name} {size}" for name, size in ranks if size > 1) or "one rank"
         where = f"{worker.devices} {', '.join(map(str, worker.on))}" if worker.devices else "CPU"
         out += _hanging(_front(worker.name), f"{worker.kind}, {sizes}, on {where}")

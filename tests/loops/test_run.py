@@ -50,6 +50,15 @@ def test_controller_engine_and_workers_are_processes_of_their_own(start_run: Cal
     assert len({run.process.pid, *(child.pid for child in children.values())}) == 5
 
 
+def test_every_replica_of_an_engine_samples_and_is_synced(start_run: Callable[..., Run]) -> None:
+    run = start_run("grpo", *SMALL, "--engines", "2", "--steps", "3")
+    code, _, err = run.end(240)
+    assert code == 0, err
+    logs = {path.stem for path in (run.folder / "logs").iterdir()}
+    assert logs == {"host", "actor", "engine.0", "engine.0.rollout", "engine.1", "engine.1.rollout"}
+    assert len(run.steps()) == 3
+
+
 @pytest.mark.parametrize(
     ("pipeline", "flags"),
     [
