@@ -6,6 +6,7 @@ batch.py    Block: n rows, named columns                                 take(-1
 torch.py    Block <-> right-padded torch tensors                         (imports torch at the first call)
 tensors.py  rows of right-padded tensors, where there is no Block        row operators called outside a run
 shapes.py   declared shapes [B, S], R = S - 1 -> sizes row by row        cuts padded results back to ragged columns
+arrow.py    Block <-> one Arrow record batch, for what outlives its process
 layout.py   Block <-> one run of bytes, self-describing, read as views
 pool/       bytes shared by the processes of a run: put, view, release   keys travel, columns do not
 rowplan.py  pad, rebalance, shard, micro-pack as indices on lengths      a plan of a few bytes a row

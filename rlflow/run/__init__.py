@@ -8,4 +8,5 @@ staff.py launch.py calls.py transport.py messages.py    the processes, and how t
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py report.py screen.py                           what a run leaves, and shows
+rowfiles.py                                             rows that outlive their process
 """
