@@ -4,10 +4,10 @@
     worker       opens /proc/<controller>/fd/<n>, maps it            read-write for its own lane, read-only for all others
 
 The files never have a name (O_TMPFILE), so nothing is left in /dev/shm whoever is killed when: the kernel frees the bytes with the last
-process that maps them. A lane has one writer for life; a worker that is started again needs a lane of its own.
-Lanes are sparse: bytes are taken from /dev/shm when they are first used.
+process that maps them. A lane has one writer at a time, which holds a lock on it until it ends; a process that takes the place of a dead
+one takes its lane over. Lanes are sparse: bytes are taken from /dev/shm when they are first used.
 
-    lane   0  "RLFLANE1" · arena id (16 bytes) · lane number · pid of the writer
+    lane   0  "RLFLANE2" · arena id (16 bytes) · lane number · pid of the writer · its generation: 1, 2, ... writers so far
            64 ...  bundles, each at a multiple of 64
 """
 
@@ -27,8 +27,8 @@ from rlflow.errors import PoolError, PoolFull
 
 SHM = "/dev/shm"
 DEFAULT_CAPACITY = 1 << 30
-LANE_HEAD = struct.Struct("<8s16sII")  # magic, arena id, lane number, pid of the writer (0: none yet)
-LANE_MAGIC = b"RLFLANE1"
+LANE_HEAD = struct.Struct("<8s16sIII")  # magic, arena id, lane number, pid of the writer (0: none yet), generation of the writer
+LANE_MAGIC = b"RLFLANE2"
 FIRST = 64  # where bundles start
 GRAIN = 64
 
@@ -84,16 +84,20 @@ class ShmArena:
 
 @dataclass(frozen=True)
 class Lane:
-    """A mapped lane. fd: of the writer only, which needs it to take bytes from /dev/shm."""
+    """A mapped lane. fd, generation: of the writer only; the fd holds its lock, and takes bytes from /dev/shm."""
 
     name: str
     number: int
     memory: memoryview
     fd: int = -1
+    generation: int = 0
 
 
-def open_lane(handle: ArenaHandle, number: int, *, write: bool) -> Lane:
-    """Map a lane. Raises PoolError when the controller is gone, or the lane has or had a writer (write=True)."""
+def open_lane(handle: ArenaHandle, number: int, *, write: bool, take_over: bool = False) -> Lane:
+    """Map a lane. take_over: one that a process which has ended wrote before.
+
+    Raises PoolError when the controller is gone, or the lane has a writer, or had one and is not to be taken over (write=True).
+    """
     lane = handle.lanes[number]
     path = f"/proc/{handle.pid}/fd/{lane.fd}"
     try:
@@ -103,15 +107,14 @@ def open_lane(handle: ArenaHandle, number: int, *, write: bool) -> Lane:
         raise PoolError(f"cannot open lane `{lane.name}` of the pool at {path}: {why}") from error
     try:
         _verify(fd, handle, number)
-        if write:
-            _claim(fd, lane, number, handle)
+        generation = _claim(fd, lane, number, handle, take_over) if write else 0
         mapped = mmap.mmap(fd, lane.capacity, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
     except BaseException:
         os.close(fd)
         raise
     if not write:
         os.close(fd)
-    return Lane(lane.name, number, memoryview(mapped), fd if write else -1)
+    return Lane(lane.name, number, memoryview(mapped), fd if write else -1, generation)
 
 
 def _capacity(asked: int | None) -> int:
@@ -129,22 +132,27 @@ def _capacity(asked: int | None) -> int:
 def _create(arena: uuid.UUID, number: int, size: int) -> int:
     fd = os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
     os.ftruncate(fd, size)
-    os.pwrite(fd, LANE_HEAD.pack(LANE_MAGIC, arena.bytes, number, 0), 0)
+    os.pwrite(fd, LANE_HEAD.pack(LANE_MAGIC, arena.bytes, number, 0, 0), 0)
     return fd
 
 
 def _verify(fd: int, handle: ArenaHandle, number: int) -> None:
     """The descriptor is this lane and not what another process now has under the same pid and number."""
-    magic, arena, found, _ = LANE_HEAD.unpack(os.pread(fd, LANE_HEAD.size, 0).ljust(LANE_HEAD.size, b"\0"))
+    magic, arena, found, *_ = LANE_HEAD.unpack(os.pread(fd, LANE_HEAD.size, 0).ljust(LANE_HEAD.size, b"\0"))
     if (magic, arena, found) != (LANE_MAGIC, bytes.fromhex(handle.arena), number):
         lane = handle.lanes[number]
         raise PoolError(f"fd {lane.fd} of pid {handle.pid} is not lane `{lane.name}` of this pool: that controller is gone")
 
 
-def _claim(fd: int, lane: LaneHandle, number: int, handle: ArenaHandle) -> None:
-    fcntl.flock(fd, fcntl.LOCK_EX)  # of two claims at one moment one waits here, and then sees the other's pid
-    writer = LANE_HEAD.unpack(os.pread(fd, LANE_HEAD.size, 0))[3]
-    if writer:
-        raise PoolError(f"lane `{lane.name}` is or was written by pid {writer}: a lane has one writer, make another lane")
-    os.pwrite(fd, LANE_HEAD.pack(LANE_MAGIC, bytes.fromhex(handle.arena), number, os.getpid()), 0)
-    fcntl.flock(fd, fcntl.LOCK_UN)
+def _claim(fd: int, lane: LaneHandle, number: int, handle: ArenaHandle, take_over: bool) -> int:
+    """Become its writer. The lock is the kernel's: it ends with the process, however that ends."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        writer = LANE_HEAD.unpack(os.pread(fd, LANE_HEAD.size, 0))[3]
+        raise PoolError(f"lane `{lane.name}` is written by pid {writer or '?'}: a lane has one writer, make another lane") from None
+    *_, writer, generation = LANE_HEAD.unpack(os.pread(fd, LANE_HEAD.size, 0))
+    if writer and not take_over:
+        raise PoolError(f"lane `{lane.name}` was written by pid {writer}, and may hold what others read: say which of its keys are live")
+    os.pwrite(fd, LANE_HEAD.pack(LANE_MAGIC, bytes.fromhex(handle.arena), number, os.getpid(), generation + 1), 0)
+    return int(generation) + 1

@@ -5,7 +5,7 @@ holes  [0, 64) [192, 1024)     take(64) -> 0     give(64, 128) -> [64, 1024)
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 
 class FreeList:
@@ -27,6 +27,14 @@ class FreeList:
                     del self.starts[i], self.ends[i]
                 return start
         return None
+
+    def cut(self, start: int, nbytes: int) -> None:
+        """Take these very bytes, which must be free."""
+        end, i = start + nbytes, bisect_right(self.starts, start) - 1
+        assert i >= 0, "taken already"
+        assert end <= self.ends[i], "taken already"
+        pieces = [(a, b) for a, b in ((self.starts[i], start), (end, self.ends[i])) if a < b]
+        self.starts[i : i + 1], self.ends[i : i + 1] = [a for a, _ in pieces], [b for _, b in pieces]
 
     def give(self, start: int, nbytes: int) -> None:
         """Return what was taken."""

@@ -23,7 +23,7 @@ class Key(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     nbytes: int
     rows: int
-    serial: int  # 1, 2, ... within its lane, never twice
+    serial: int  # 1, 2, ... within its lane, never twice: a later writer of the lane counts on above all before
 
 
 class PoolStats(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 put       free list finds room (or waits) → bytes are taken from /dev/shm → columns are copied → Key
 view      head at key.offset must carry key.serial, which release wipes: a stale key is an error, not other rows
 release   by the owner, told by the controller; a bundle that somebody pins is held until the last unpin
+attach    with the keys that are still live: the lane of a process that has ended, taken over by the one in its place
 
 bundle    free → put → (pinned) → released → (held while pinned) → free
 """
@@ -17,33 +18,40 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rlflow.data import layout
 from rlflow.data.batch import Block
 from rlflow.errors import PoolError, PoolFull
 
-from .arena import FIRST, ArenaHandle, Lane, open_lane
+from .arena import FIRST, GRAIN, ArenaHandle, Lane, open_lane
 from .freelist import FreeList
 from .protocol import Key, PoolStats
 
 GROW = 4 << 20  # bytes taken from /dev/shm at a time
+GENERATION = 40  # bits of a serial below the number of its writer: 10^12 bundles each
 RETRY = 0.2  # seconds: another process may have given /dev/shm bytes back, which nobody tells us
 
 
 class ShmPool:
     """One process's end of the arena. Threads may share it; a forked child may only view."""
 
-    def __init__(self, lanes: tuple[Lane, ...], own: Lane | None) -> None:
+    def __init__(self, lanes: tuple[Lane, ...], own: Lane | None, live: Iterable[Key] = ()) -> None:
         self._lanes = lanes
-        self._own = None if own is None else _Writer(own)
+        self._own = None if own is None else _Writer(own, live)
 
     @classmethod
-    def attach(cls, handle: ArenaHandle, lane: str | None = None) -> ShmPool:
-        """Map every lane; `lane` is the one this process writes (None: it only reads). Raises PoolError."""
+    def attach(cls, handle: ArenaHandle, lane: str | None = None, *, live: Iterable[Key] | None = None) -> ShmPool:
+        """Map every lane; `lane` is the one this process writes (None: it only reads).
+
+        live: given, the lane is taken over from a process that has ended: these of its bundles stay, all other bytes are free again.
+        Raises PoolError.
+        """
         names = [entry.name for entry in handle.lanes]
         if lane is not None and lane not in names:
             raise PoolError(f"the pool has no lane `{lane}`: there are {', '.join(names)}")
-        own = None if lane is None else open_lane(handle, names.index(lane), write=True)
-        return cls(tuple(open_lane(handle, i, write=False) for i in range(len(names))), own)
+        own = None if lane is None else open_lane(handle, names.index(lane), write=True, take_over=live is not None)
+        return cls(tuple(open_lane(handle, i, write=False) for i in range(len(names))), own, live or ())
 
     def put(self, block: Block, *, timeout: float = 30.0) -> Key:
         """Store a block in the own lane. Waits for room up to `timeout` seconds, then raises PoolFull."""
@@ -99,13 +107,39 @@ class _Bundle:
 class _Writer:
     """The own lane: who lies where, what is free, what is backed by bytes of /dev/shm."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, live: Iterable[Key]) -> None:
         self._lane, self._pid = lane, os.getpid()
         self._free = FreeList(FIRST, len(lane.memory))
         self._bundles: dict[int, _Bundle] = {}  # by offset
         self._backed = 0  # bytes below this can be touched: beyond, a full /dev/shm would kill us with SIGBUS
-        self._serial = self._bytes = self._peak = 0
+        self._bytes = self._peak = 0
+        self._serial = (lane.generation - 1) << GENERATION  # those of the writers before are not used again
         self._room = threading.Condition()
+        self._take_over(live)
+
+    def _take_over(self, live: Iterable[Key]) -> None:
+        """The bundles that stay, as if we had put them; every other key of the writer before is stale from now on.
+
+        Raises PoolError for a key of bytes that do not carry it.
+        """
+        for key in live:
+            head = self._lane.memory[key.offset : key.offset + layout.HEAD.size]
+            if key.lane != self._lane.number or len(head) < layout.HEAD.size or layout.head_of(head) != (key.serial, key.nbytes):
+                raise PoolError(f"{key} is not in lane `{self._lane.name}`: it cannot be taken over")
+            self._free.cut(key.offset, key.nbytes)
+            self._bundles[key.offset] = _Bundle(key)
+            self._bytes += key.nbytes
+        self._peak = self._bytes
+        if self._lane.generation > 1:
+            self._wipe(os.lseek(self._lane.fd, 0, os.SEEK_HOLE))
+
+    def _wipe(self, end: int) -> None:
+        """Wipe what looks like a head in the free bytes before `end`, beyond which nothing was ever written."""
+        grains = np.frombuffer(self._lane.memory[: end // GRAIN * GRAIN], np.uint8).reshape(-1, GRAIN)
+        heads = np.flatnonzero(grains[:, : len(layout.MAGIC)].copy().view(np.uint32)[:, 0] == np.frombuffer(layout.MAGIC, np.uint32)[0])
+        for start, stop in zip(self._free.starts, self._free.ends, strict=True):
+            for head in heads[np.searchsorted(heads, start // GRAIN) : np.searchsorted(heads, stop // GRAIN)]:
+                self._lane.memory[head * GRAIN : head * GRAIN + layout.HEAD.size] = bytes(layout.HEAD.size)
 
     # --- put -------------------------------------------------------------------------------------
     def put(self, block: Block, timeout: float) -> Key:

@@ -20,6 +20,15 @@ def test_neighbours_join_on_return() -> None:
     assert (free.starts, free.ends) == ([0], [100])
 
 
+def test_cut_takes_the_very_bytes() -> None:
+    free = FreeList(0, 100)
+    free.cut(20, 30)
+    free.cut(0, 10)
+    assert (free.starts, free.ends) == ([10, 50], [20, 100])
+    free.cut(10, 10)
+    assert (free.starts, free.ends) == ([50], [100])
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=60))
 def test_never_two_owners_of_a_byte_and_lowest_place_first(steps: list[tuple[bool, int]]) -> None:
     free, owned = FreeList(3, 40), [True] * 3 + [False] * 37

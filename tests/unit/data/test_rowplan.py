@@ -1,6 +1,5 @@
 """Row plans: what must hold for every batch, and the small cases that are written down."""
 
-
 from __future__ import annotations
 
 from collections import Counter

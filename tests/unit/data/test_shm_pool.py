@@ -251,8 +251,30 @@ def test_unpin_without_a_pin(pool: ShmPool) -> None:
 
 # --- lanes ----------------------------------------------------------------------------------------------------------------------------
 def test_a_lane_has_one_writer(arena: ShmArena, pool: ShmPool) -> None:
-    with pytest.raises(PoolError, match=f"lane `rollout` is or was written by pid {os.getpid()}"):
+    with pytest.raises(PoolError, match=f"lane `rollout` is written by pid {os.getpid()}"):
         ShmPool.attach(arena.handle(), "rollout")
+
+
+def test_a_lane_is_taken_over_with_the_keys_that_are_live(arena: ShmArena, pool: ShmPool) -> None:
+    lost, kept, told_late = (pool.put(tokens(n)) for n in (3, 5, 7))
+    pool.close()
+    heir = ShmPool.attach(arena.handle(), "rollout", live=[kept])
+    assert heir.view(kept) == tokens(5)
+    assert (heir.stats().keys, heir.stats().bytes) == (1, kept.nbytes)
+    for key in (lost, told_late):  # their bytes are as they were, but nobody knows of them any more
+        with pytest.raises(PoolError, match="is stale"):
+            heir.view(key)
+    assert heir.put(tokens(3)).offset == lost.offset
+    heir.release([kept])
+    assert heir.stats().keys == 1
+
+
+def test_a_key_that_a_lane_does_not_hold_is_not_taken_over(arena: ShmArena, pool: ShmPool) -> None:
+    key = pool.put(tokens(5))
+    pool.release([key])
+    pool.close()
+    with pytest.raises(PoolError, match="is not in lane `rollout`: it cannot be taken over"):
+        ShmPool.attach(arena.handle(), "rollout", live=[key])
 
 
 def test_an_unknown_lane_names_those_there_are(arena: ShmArena) -> None:

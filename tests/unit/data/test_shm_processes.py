@@ -107,8 +107,20 @@ def test_rows_outlive_the_process_that_put_them(crew: Crew) -> None:
         key = msgspec.json.decode(said(writer), type=Key)
         crew.kill(writer)
         assert ShmPool.attach(arena.handle()).view(key)["answer"].to_list() == ["x", "yy"]
-        with pytest.raises(PoolError, match=f"lane `a` is or was written by pid {writer.pid}: a lane has one writer, make another lane"):
+        with pytest.raises(PoolError, match=f"lane `a` was written by pid {writer.pid}, and may hold what others read"):
             ShmPool.attach(arena.handle(), "a")
+
+
+def test_a_lane_is_taken_over_from_a_killed_writer_alone(crew: Crew) -> None:
+    with ShmArena.create(["a"], 1 << 20) as arena:
+        writer = crew.start(WRITER, arena.handle())
+        key = msgspec.json.decode(said(writer), type=Key)
+        with pytest.raises(PoolError, match=f"lane `a` is written by pid {writer.pid}"):
+            ShmPool.attach(arena.handle(), "a", live=[key])
+        crew.kill(writer)
+        pool = ShmPool.attach(arena.handle(), "a", live=[key])
+        assert pool.view(key)["answer"].to_list() == ["x", "yy"]
+        assert pool.put(pool.view(key)).serial == (1 << 40) + 1  # another writer's: the dead one may have given out 2
 
 
 def test_a_forked_child_may_view_but_not_put() -> None:
