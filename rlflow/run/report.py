@@ -83,6 +83,7 @@ class Report:
             "seconds_by_hop": {k: round(v, 4) for k, v in (self._seconds | {"batch": seconds} | result.seconds).items()},
             "staleness": {str(gap): n for gap, n in sorted(state.training.staleness.items())} if state.training else {},
             "queue": {"in_flight": state.in_flight, "ready_groups": state.ready, "batches": state.queue_depth},
+            "watermark": {"target": state.watermark.value, "last_change": state.watermark.reason},
             "dropped": dict(state.totals.dropped),
             "controller_socket_bytes": crossed - self._socket_bytes,
             "controller_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,

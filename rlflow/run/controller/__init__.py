@@ -3,7 +3,7 @@
 events.py ids.py      what it hears and what it asks for
 schedule.py state.py  what fixes a run, and what it knows
 decide.py             decide(state, event) -> actions
-    admission.py dispatch.py routing.py    which prompts are drawn, and which engine gets a trajectory
+    admission.py dispatch.py routing.py watermark.py    which prompts are drawn, how many, and which engine gets a trajectory
     rollout.py buffer.py boarding.py       from a landed trajectory to a batch, without breaking the staleness bound
     training.py fleet.py evaluation.py     train, sync, evaluate, save
     waits.py timeouts.py                   every wait has a name, a timeout and a consequence

@@ -1,6 +1,11 @@
 """Who boards: forming a batch is preceded by a dry run, so that no waiting group is pushed over ``max_lag``.
 
     ready ──(P with the earliest deadlines, if what stays behind can still make it)──→ queued ──→ training
+                                     if it cannot
+    wait     for those that run
+    drop     those that are too many, running before ready, latest first
+    mask     board all the same: tokens older than max_lag are masked; a group of which nothing is left is dropped
+    correct  board all the same: tokens are weighed
 
 "Nothing left behind is due now" is not enough: it may leave more groups due in one later batch than that batch has seats.
 Example: P = 2, L = 1, b = 3: ready {A tag 3, B tag 3}, running {C tag 2}. C's deadline is 3; left behind it counts 1 > 0 · P: wait.
@@ -26,6 +31,7 @@ def board(state: State) -> None:
         _form(state, uids)
         _start_training(state)
     drop_remainder(state)
+    _note_piled(state)
 
 
 def first_violation(
@@ -69,6 +75,7 @@ def _queue_takes_one(state: State) -> bool:
 
 
 def _who_boards(state: State) -> list[int]:
+    _drop_stale(state)
     if _is_remainder(state):
         return state.buffer.earliest_ready(state.ready) if state.ready == state.waiting else []
     config = state.config
@@ -82,8 +89,13 @@ def _who_boards(state: State) -> list[int]:
         )
         if k is None:
             return state.buffer.earliest_ready(config.groups_per_batch)
-        if not _drop_oversampled(state, k):
-            break
+        if _drop_oversampled(state, k):
+            continue
+        if config.policy == "wait":
+            return []
+        if config.policy != "drop":
+            return state.buffer.earliest_ready(config.groups_per_batch)
+        _drop_late(state, k)
     return []
 
 
@@ -101,6 +113,44 @@ def _drop_oversampled(state: State, k: int) -> bool:
     for group in sorted(due, key=_droppable_first)[: max(excess, 0)]:
         drop(state, group, "oversampled", f"more groups are due by batch {state.next_batch + k} than it and those before it have seats")
     return excess > 0
+
+
+def _drop_late(state: State, k: int) -> None:
+    """Of the groups left behind that are due by b + k drop those beyond k · P: running first, latest first."""
+    config, batch = state.config, state.next_batch
+    picked = set(state.buffer.earliest_ready(config.groups_per_batch))
+    due = [state.groups[uid] for uid in state.buffer.uids(newest_tag=batch + k - config.max_lag) if uid not in picked]
+    for group in sorted(due, key=_droppable_first)[: len(due) - k * config.groups_per_batch]:
+        by = f"due by batch {group.tag + config.max_lag}, and {config.groups_per_batch} groups are ready to be batch {batch} without it"
+        drop(state, group, "stale", by)
+
+
+def _drop_stale(state: State) -> None:
+    """Under *mask*: of the ready groups those of which the next batch could train no token. The oldest are looked at first."""
+    config, oldest = state.config, state.next_batch - state.config.max_lag
+    if config.policy != "mask":
+        return
+    for uid in [uid for tag in sorted(state.buffer.ready) if tag < oldest for uid in sorted(state.buffer.ready[tag])]:
+        newest = _newest_version(state.groups[uid])
+        if newest < oldest:
+            drop(
+                state,
+                state.groups[uid],
+                "stale",
+                f"its newest token is of version {newest}, batch {state.next_batch} trains those from {oldest} on",
+            )
+
+
+def _newest_version(group: Group) -> int:
+    """That sampled a token of it; its tag if nobody tells who did."""
+    return max((span.version for trajectory in group.trajectories for span in trajectory.spans), default=group.tag)
+
+
+def _note_piled(state: State) -> None:
+    """A whole batch is ready and does not board."""
+    if state.ready >= state.config.groups_per_batch and state.next_batch <= state.config.last and not state.stops:
+        refused = "a batch is ready, but older groups would be pushed over max_lag"
+        state.watermark.piled = refused if _queue_takes_one(state) else "a batch is ready beyond what the queue takes"
 
 
 def _droppable_first(group: Group) -> tuple[int, int, int]:

@@ -17,14 +17,22 @@ __all__ = ["dispatch", "queue_again", "take_off"]
 
 def dispatch(state: State) -> None:
     """Send what may be sent. Only engines that serve the published version take first requests."""
-    while state.in_flight < state.config.in_flight_target:
-        engine = state.routing.best(state.fleet)
-        if engine is None:
+    while state.in_flight < state.watermark.value:
+        if state.routing.best(state.fleet) is None:
             return
         trajectory = _oldest_queued(state) or _first_of_new_group(state)
         if trajectory is None:
             return
+        engine = state.routing.best(state.fleet, near=state.engines.get(state.groups[trajectory.uid].engine))
+        assert engine is not None
         _send(state, trajectory, engine)
+    _note_starved(state)
+
+
+def _note_starved(state: State) -> None:
+    """The trainer idles, and only the watermark keeps an engine from more work."""
+    if state.training is None and not state.batches and state.routing.best(state.fleet) is not None:
+        state.watermark.starved |= bool(state.queued) or (not state.source_exhausted and admissible(state) > 0)
 
 
 def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
@@ -86,6 +94,7 @@ def _draw(state: State) -> Group:
 def _send(state: State, trajectory: Trajectory, engine: Engine) -> None:
     trajectory.state, trajectory.engine, trajectory.version_tag = "running", engine.name, state.published
     trajectory.tries += 1
+    state.groups[trajectory.uid].engine = engine.name
     engine.running[trajectory.uid, trajectory.traj_uid] = trajectory
     state.in_flight += 1
     state.routing.offer(engine)

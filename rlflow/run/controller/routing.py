@@ -1,4 +1,6 @@
-"""Which engine gets the next trajectory: the one with the most free room among those that serve the published version.
+"""Which engine gets the next trajectory: the one that its siblings went to, which holds their prefix, else the one with the most free room.
+
+Only engines that serve the published version count. What a sibling's engine has no room for goes elsewhere, so nothing waits for a prefix.
 
 A heap of (-room, index) entries that are checked when they come up: an entry that no longer tells the truth is thrown away.
 Every change of an engine's room offers a new entry, so the true one of each fit engine is always there.
@@ -26,7 +28,10 @@ E = TypeVar("E", bound=Routed)
 
 
 class Routing:
-    """``O(log engines)`` a change; ties go to the engine that is named first."""
+    """``O(log engines)`` a change; ties go to the engine that is named first.
+
+    Example: engines a and b with room for 3 and 2. Of two groups of two, the first goes to a, the second to b.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
@@ -36,8 +41,10 @@ class Routing:
         if engine.offered_room > 0:
             heapq.heappush(self._heap, (-engine.offered_room, engine.index))
 
-    def best(self, engines: Sequence[E]) -> E | None:
-        """The fit engine with the most room; None: no engine can take a trajectory now."""
+    def best(self, engines: Sequence[E], near: E | None = None) -> E | None:
+        """``near`` while it has room, else the fit engine with the most room; None: no engine can take a trajectory now."""
+        if near is not None and near.offered_room > 0:
+            return near
         self._rebuild_if_grown(engines)
         while self._heap:
             room, index = self._heap[0]

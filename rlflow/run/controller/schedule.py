@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from ...errors import UsageError
 from .waits import WAITS, WaitKind
@@ -44,15 +44,16 @@ class Config:
     groups_per_batch: int
     """P."""
     max_lag: int
-    """L: no trained span is older than this many versions."""
+    """L: no trained span is older than this many versions (under the policy *correct*: if it need not be)."""
     last: int
     """Id of the last batch: a fresh run of 100 batches has 99."""
     engines: tuple[str, ...]
     watermark: int = 0
-    """W: target of trajectories in flight, in [n, n·(L+1)·P + n·s]; 0: the upper end, all that admission may let in."""
+    """W: most trajectories in flight, in [n, n·(L+1)·P + n·s], and fixed; 0: it begins at the upper end and adapts (watermark.py)."""
     oversample: int = 0
     """s: groups admitted beyond the seats; the excess is dropped when a batch could be formed."""
     policy: Policy = "wait"
+    """When a batch would push groups over L: wait for them, drop them, or train them later, old spans masked or everything weighed."""
     queue: int = 0
     """Batches that may be formed ahead of the one in training; each adds one to the gap of what comes later."""
     prompts: int = 0
@@ -86,13 +87,18 @@ class Config:
 
     @property
     def in_flight_target(self) -> int:
-        """W in trajectories."""
+        """W at the start, in trajectories."""
         return self.watermark or self.highest_watermark
 
     @property
     def highest_watermark(self) -> int:
         """All trajectories that admission can let in at once: n · ((L + 1) · P + s)."""
         return self.n * ((self.max_lag + 1) * self.groups_per_batch + self.oversample)
+
+    @property
+    def watermark_step(self) -> int:
+        """W moves by whole groups, an eighth of a batch at a time."""
+        return self.n * max(1, self.groups_per_batch // 8)
 
     @property
     def drop_bound(self) -> int:
@@ -117,8 +123,8 @@ class Config:
             low = 1 if name in positive else 0
             if getattr(self, name) < low:
                 raise UsageError(f"{name}={getattr(self, name)} makes no run: it must be at least {low}")
-        if self.policy != "wait":
-            raise UsageError(f"policy={self.policy!r} is not built yet: only 'wait' is; leave policy= out")
+        if self.policy not in get_args(Policy):
+            raise UsageError(f"policy={self.policy!r} is none of {', '.join(get_args(Policy))}")
 
     def _check_watermark(self) -> None:
         if self.watermark and not self.n <= self.watermark <= self.highest_watermark:

@@ -21,6 +21,7 @@ from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
 from .routing import Routing
 from .schedule import Config, Hop, Origin
 from .waits import Armed, Subject, WaitKind, wait_name
+from .watermark import Watermark
 
 __all__ = ["Batch", "Config", "Engine", "Group", "Hop", "Origin", "State", "Trajectory"]
 
@@ -56,6 +57,8 @@ class Group:
     scored: int = 0
     """Landed trajectories for which every operator per trajectory has returned."""
     hops_done: int = 0
+    engine: str = ""
+    """Where a trajectory of it was sent last: the prefix of the prompt is there."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class Batch:
     """Ordered (uid, traj_uid)."""
     rows: int
     staleness: dict[int, int]
-    """Gap ``b - span.version`` -> sampled tokens in this batch."""
+    """Gap ``b - span.version`` -> sampled tokens in this batch; under the policy *mask* those above ``max_lag`` are not trained on."""
 
 
 @dataclass(slots=True)
@@ -130,6 +133,9 @@ class State:
         self.queued: list[tuple[int, int, int]] = []
         """Heap (tag, uid, traj_uid) of trajectories to send; entries of dropped groups are skipped when they come up."""
         self.in_flight = 0
+        self.watermark = Watermark(
+            config.in_flight_target, config.n, config.highest_watermark, config.watermark_step, fixed=config.watermark > 0
+        )
         self.drops_in_a_row = 0
 
         self.batches: deque[Batch] = deque()
@@ -215,13 +221,22 @@ class State:
         """Batches formed and not in training yet."""
         return len(self.batches)
 
+    @property
+    def masked_tokens(self) -> int:
+        """Sampled tokens in batches that are too old to be trained on, under the policy *mask*."""
+        if self.config.policy != "mask":
+            return 0
+        return sum(tokens for gap, tokens in self.totals.staleness.items() if gap > self.config.max_lag)
+
     def counters(self) -> dict[str, int]:
         """Levels and totals as flat metrics; ``dropped/REASON`` and ``staleness/GAP`` (tokens, all batches) as they occur."""
         totals = self.totals
         flat = {
             "published_version": self.published,
             "in_flight": self.in_flight,
-            "in_flight_target": self.config.in_flight_target,
+            "in_flight_target": self.watermark.value,
+            "watermark_raised": self.watermark.raised,
+            "watermark_lowered": self.watermark.lowered,
             "waiting_groups": self.waiting,
             "ready_groups": self.ready,
             "queue_depth": self.queue_depth,
@@ -229,6 +244,7 @@ class State:
             "trained_groups": totals.trained_groups,
             "trained_rows": totals.trained_rows,
             "dropped_groups": totals.dropped.total(),
+            "masked_tokens": self.masked_tokens,
             "failed_attempts": totals.failed_attempts,
             "failed_syncs": totals.failed_syncs,
             "failed_saves": totals.failed_saves,

@@ -25,6 +25,7 @@ def trained(state: State, event: Trained) -> bool:
         return False
     state.disarm("train step", batch.id)
     state.training = None
+    state.watermark.end_of_step()
     for uid in batch.groups:
         del state.groups[uid]
     state.totals.trained_groups += len(batch.groups)

@@ -3,7 +3,7 @@
 What is checked, after every transition:
   1. a drawn prompt is in exactly one of live, trained, dropped    4. something is outstanding or the run is finished
   2. a batch holds whole groups, landed and passed by every hop    5. in-flight and queue stay within their bounds
-  3. no trained span has a gap above max_lag                       6. requests go to engines that hold the published version
+  3. no trained span is too old (by policy)                        6. requests go to engines that hold the published version
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Books:
     def _dispatch(self, action: ev.Dispatch) -> None:
         trajectory, host = action.trajectory, self.hosts[action.engine]
         assert self.stops == 0
-        assert len(self.running()) < self.config.in_flight_target
+        assert len(self.running()) < self.state.watermark.value
         assert host.up
         assert action.engine not in self.syncs
         assert host.held == self.published == action.version_tag
@@ -129,7 +129,10 @@ class Books:
         for trajectory in action.trajectories:
             member = self._member(trajectory)
             assert member.attempts[-1] == trajectory.attempt
-            assert all(action.batch.batch - version <= self.config.max_lag for version in member.versions)
+            assert self.config.policy in ("mask", "correct") or action.batch.batch - member.versions[0] <= self.config.max_lag
+        if self.config.policy == "mask":
+            newest = [max(version for member in self.members[uid] for version in member.versions) for uid in action.groups]
+            assert all(action.batch.batch - version <= self.config.max_lag for version in newest), "nothing is left of a group"
         self.training = action
 
     def _sync(self, action: ev.Sync) -> None:
@@ -202,7 +205,9 @@ class Books:
         assert not set(self.trained) & set(self.dropped)
         assert set(state.groups) == set(self.tags) - set(self.trained) - set(self.dropped)
         assert state.waiting == len(self.waiting())
-        assert state.in_flight == len(self.running()) <= config.in_flight_target
+        assert state.in_flight == len(self.running())
+        assert config.n <= state.watermark.value <= config.highest_watermark
+        assert not config.watermark or state.watermark.value == config.watermark
         assert state.published == self.published
         assert state.queue_depth <= config.queue
         assert {name for name, engine in state.engines.items() if engine.state != "down"} == {n for n, h in self.hosts.items() if h.up}
@@ -233,7 +238,7 @@ class Books:
     def _check_the_rest_can_make_it(self) -> None:
         """Earliest deadline first, P seats a batch. Those registered since have seats too: admission counts them all."""
         for i, tag in enumerate(sorted(self.tags[uid] for uid in self.waiting())):
-            if not self.config.oversample:
+            if not self.config.oversample and self.config.policy in ("wait", "drop"):
                 assert self.formed + i // self.config.groups_per_batch <= tag + self.config.max_lag
 
     def _queued(self) -> list[tuple[int, int, int]]:

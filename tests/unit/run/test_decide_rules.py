@@ -366,7 +366,7 @@ def test_counters_do_not_wrap(start: int) -> None:
     [
         ({"n": 0}, "n=0 makes no run: it must be at least 1"),
         ({"max_lag": -1}, "max_lag=-1 makes no run"),
-        ({"policy": "mask"}, "policy='mask' is not built yet: only 'wait' is"),
+        ({"policy": "hurry"}, "policy='hurry' is none of wait, drop, mask, correct"),
         ({"watermark": 2}, r"watermark=2 trajectories is outside \[1, 1\]"),
         ({"engines": ()}, "at least one engine"),
         ({"timeouts": {"lunch": 1.0}}, r"timeouts for \['lunch'\]: no such wait; there are worker start, engine start"),

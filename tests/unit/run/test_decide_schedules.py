@@ -30,6 +30,7 @@ def random_config(rng: random.Random, origin: Origin) -> Config:
         groups_per_batch=groups,
         max_lag=max_lag,
         oversample=oversample,
+        policy=rng.choice(("wait", "wait", "drop", "mask", "correct")),
         watermark=rng.choice((0, n, rng.randint(n, highest))),
         last=origin.version + rng.randint(0, 5),
         queue=rng.randint(0, 2),
