@@ -152,7 +152,6 @@ class SimulatedRun:
     def run(self) -> SimulatedRun:
         """To its end. Raises RuntimeError where nothing can happen any more, or the run does not end well."""
         self._tell(ev.RunStarted())
-        self._tell(ev.WorkersUp())
         while self.finish is None:
             if not self._clock:
                 raise RuntimeError(f"nothing can happen any more at {self.now:.1f} s: {self.state.counters()}")
@@ -173,6 +172,8 @@ class SimulatedRun:
         match action:
             case ev.Start(engine, start):
                 self._after(0.0, lambda: self._tell(ev.EngineUp(engine, start, self.delays.slots)))
+            case ev.StartWorkers(start):
+                self._after(0.0, lambda: self._tell(ev.WorkersUp(start)))
             case ev.Sync(sync):
                 self._sync(sync.engine, sync.version, lambda: self._tell(ev.Synced(sync)))
             case ev.Dispatch(trajectory, engine):
@@ -188,7 +189,7 @@ class SimulatedRun:
                 self._after(0.0, lambda: self._tell(ev.Saved(batch)))
             case ev.Finish():
                 self.finish = action
-            case ev.Arm() | ev.Disarm() | ev.Drop():
+            case ev.Arm() | ev.Disarm() | ev.Drop() | ev.Recycle() | ev.Warn():
                 pass  # nothing fails here, so that no wait runs out
             case _:
                 raise RuntimeError(f"the simulation has no {type(action).__name__}")

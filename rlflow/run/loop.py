@@ -52,7 +52,6 @@ class Loop:
     async def run(self) -> ev.Finish:
         """Until `decide` says Finish."""
         self.tell(ev.RunStarted())
-        self.tell(ev.WorkersUp())
         worker = asyncio.create_task(self._consume())
         try:
             either: set[asyncio.Future[Any]] = {self.finish, worker}
@@ -76,7 +75,7 @@ class Loop:
         if engine is not None:
             self.tell(ev.EngineDown(engine, self.state.engines[engine].start, why))
         else:
-            self.tell(ev.TrainerDown(process, why))
+            self.tell(ev.TrainerDown(process, self.state.workers_start, why))
 
     async def _consume(self) -> None:
         while not self.finish.done():
@@ -88,6 +87,8 @@ class Loop:
         match action:
             case ev.Start():
                 self._spawn(self._start(action))
+            case ev.StartWorkers(start):
+                self.tell(ev.WorkersUp(start))  # they are up before the loop
             case ev.Dispatch():
                 self._spawn(self._dispatch(action))
             case ev.Abort(trajectory):
@@ -107,6 +108,10 @@ class Loop:
             case ev.Drop(group, reason, detail):
                 self.free(self._ready.forget_groups([group.uid]))
                 self.report.dropped(group.uid, reason, detail)
+            case ev.Recycle(uids):
+                self.free(self._ready.forget_groups(uids))
+            case ev.Warn(what):
+                self.report.screen.note(what)
             case ev.Arm(name, seconds):
                 self._timers[name] = asyncio.get_running_loop().call_later(seconds, self.tell, ev.Timeout(name))
             case ev.Disarm(name):

@@ -2,6 +2,7 @@
 
 events.py ids.py      what it hears and what it asks for
 schedule.py state.py  what fixes a run, and what it knows
+journal.py books.py intervals.py           what a transition did to what outlives a crash, and the tables that this makes
 decide.py             decide(state, event) -> actions
     admission.py dispatch.py routing.py watermark.py    which prompts are drawn, how many, and which engine gets a trajectory
     rollout.py buffer.py boarding.py       from a landed trajectory to a batch, without breaking the staleness bound

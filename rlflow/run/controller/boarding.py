@@ -167,7 +167,8 @@ def _form(state: State, uids: Iterable[int]) -> None:
             gaps[state.next_batch - span.version] += span.end - span.start
     for group in groups:
         state.buffer.leave(group)
-        group.state = "consumed"
+        group.state, group.batch = "consumed", state.next_batch
+        state.touch(group)
     batch = Batch(
         id=state.batch_id(state.next_batch),
         groups=tuple(group.uid for group in groups),
@@ -176,6 +177,7 @@ def _form(state: State, uids: Iterable[int]) -> None:
         staleness=dict(sorted(gaps.items())),
     )
     state.batches.append(batch)
+    state.journal_batch(batch, "queued")
     state.next_batch += 1
     state.drops_in_a_row = 0
     state.totals.staleness.update(gaps)
@@ -185,5 +187,6 @@ def _start_training(state: State) -> None:
     """One batch at a time."""
     if state.training is None and state.batches and not state.stops:
         state.training = batch = state.batches.popleft()
+        state.journal_batch(batch, "training")
         state.emit(Train(batch.id, batch.groups, batch.trajectories))
         state.arm("train step", batch.id)

@@ -17,25 +17,31 @@ from . import events
 from .boarding import board, drop_remainder
 from .dispatch import dispatch
 from .evaluation import evaluated, evaluation_failed, make_due
-from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, Stop, Timeout, WorkersUp
+from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, StartWorkers, Stop, Timeout, WorkersUp
 from .fleet import engine_down, engine_up, free, start, sync, sync_failed, synced
-from .rollout import failed, landed, ran
+from .journal import TimelineRow
+from .rollout import failed, landed, ran, turn
 from .state import State
 from .timeouts import timeout
-from .training import conclude, end, has_nothing_to_train, save_failed, saved, train_failed, trained, trainer_down
+from .training import conclude, end, group_failed, has_nothing_to_train, save_failed, saved, train_failed, trained, trainer_down
 
 __all__ = ["decide"]
 
 
 def decide(state: State, event: AnyEvent) -> list[AnyAction]:
-    """What to do now that this has happened, in order. Changes ``state``; after ``Finish`` it returns nothing."""
+    """What to do now that this has happened, in order. After ``Finish`` it returns nothing.
+
+    Changes ``state``; ``state.journal`` then holds what is to be durable before the actions are performed.
+    """
     if state.finished:
+        state.journal = []
         return []
-    state.actions = []
+    state.actions, state.journal = [], []
     if HANDLERS[type(event)](state, event):
         settle(state)
     else:
         state.totals.ignored[type(event).__name__] += 1
+    state.write_touched()
     return state.actions
 
 
@@ -59,6 +65,11 @@ def run_started(state: State, event: RunStarted) -> bool:
     state.started = True
     for engine in state.fleet:
         start(state, engine)
+    config = state.config
+    hops = tuple(hop.operator for hop in config.hops)
+    state.journal.append(TimelineRow(state.timeline, state.published, config.n, config.groups_per_batch, config.max_lag, config.last, hops))
+    state.workers_start += 1
+    state.emit(StartWorkers(state.workers_start, None))
     state.arm("worker start", "")
     if state.config.eval_every and state.published % state.config.eval_every == 0:
         make_due(state, state.published)
@@ -66,7 +77,7 @@ def run_started(state: State, event: RunStarted) -> bool:
 
 
 def workers_up(state: State, event: WorkersUp) -> bool:
-    if state.workers_up or not state.started:
+    if state.workers_up or not state.started or event.start != state.workers_start:
         return False
     state.workers_up = True
     state.disarm("worker start", "")
@@ -91,9 +102,11 @@ HANDLERS: dict[type[Any], Callable[[State, Any], bool]] = {
     events.Free: free,
     events.Landed: landed,
     events.Failed: failed,
+    events.Turn: turn,
     events.Ran: ran,
     events.Trained: trained,
     events.TrainFailed: train_failed,
+    events.GroupFailed: group_failed,
     events.TrainerDown: trainer_down,
     events.Synced: synced,
     events.SyncFailed: sync_failed,

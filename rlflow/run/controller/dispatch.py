@@ -38,6 +38,7 @@ def _note_starved(state: State) -> None:
 def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
     """A new attempt, all fields reset; the group keeps its tag."""
     group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
+    state.touch(fresh)
     heapq.heappush(state.queued, (group.tag, group.uid, fresh.traj_uid))
 
 
@@ -88,6 +89,7 @@ def _draw(state: State) -> Group:
     group = Group(uid, state.published, [Trajectory(uid, traj_uid, state.origin.attempt) for traj_uid in range(state.config.n)])
     state.groups[uid] = group
     state.buffer.register(group)
+    state.touch(group)
     return group
 
 
@@ -95,6 +97,7 @@ def _send(state: State, trajectory: Trajectory, engine: Engine) -> None:
     trajectory.state, trajectory.engine, trajectory.version_tag = "running", engine.name, state.published
     trajectory.tries += 1
     state.groups[trajectory.uid].engine = engine.name
+    state.touch(trajectory)
     engine.running[trajectory.uid, trajectory.traj_uid] = trajectory
     state.in_flight += 1
     state.routing.offer(engine)

@@ -27,7 +27,9 @@ class RunStarted(Event, frozen=True):
 
 
 class WorkersUp(Event, frozen=True):
-    """Every worker that is not an engine (trainers, rollout workers, the host of operators) can be called."""
+    """Every worker that is not an engine (trainers, the host of operators) can be called. ``start``: of the action ``StartWorkers``."""
+
+    start: int
 
 
 class EngineUp(Event, frozen=True):
@@ -68,6 +70,13 @@ class Failed(Event, frozen=True):
     why: str
 
 
+class Turn(Event, frozen=True):
+    """A turn of the trajectory ended: number ``turn`` may be asked for (the first request of a trajectory is turn 0)."""
+
+    trajectory: TrajectoryId
+    turn: int
+
+
 class Ran(Event, frozen=True):
     """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit."""
 
@@ -78,9 +87,13 @@ class Ran(Event, frozen=True):
 
 
 class Trained(Event, frozen=True):
-    """Every worker with a ``.move`` in the batch has finished it, and the weights of version ``batch + 1`` can be synced."""
+    """Every worker with a ``.move`` in the batch has finished it, and the weights of version ``batch + 1`` can be synced.
+
+    ``passed``: what a pass rate is made of, one ``(uid, tries, passes)`` for each group that has one.
+    """
 
     batch: BatchId
+    passed: tuple[tuple[int, int, int], ...] = ()
 
 
 class TrainFailed(Event, frozen=True):
@@ -90,10 +103,19 @@ class TrainFailed(Event, frozen=True):
     why: str
 
 
+class GroupFailed(Event, frozen=True):
+    """An operator of the batch scope failed on this group of the batch in training and on no other: its seat stays empty."""
+
+    batch: BatchId
+    uid: int
+    why: str
+
+
 class TrainerDown(Event, frozen=True):
-    """A worker that is not an engine is gone."""
+    """A worker that is not an engine is gone, or could not be started. ``start``: of the action ``StartWorkers`` that made it."""
 
     worker: str
+    start: int
     why: str
 
 
@@ -109,9 +131,10 @@ class SyncFailed(Event, frozen=True):
 
 
 class Evaluated(Event, frozen=True):
-    """Every held-out item was scored once, all by the version of the evaluation."""
+    """Every held-out item was scored once, all by the version of the evaluation. ``score``: what checkpoints are compared by."""
 
     evaluation: EvaluationId
+    score: float | None = None
 
 
 class EvaluationFailed(Event, frozen=True):
@@ -145,7 +168,7 @@ class Stop(Event, frozen=True):
 
 
 AnyEvent = (
-    RunStarted | WorkersUp | EngineUp | EngineDown | Free | Landed | Failed | Ran | Trained | TrainFailed | TrainerDown
+    RunStarted | WorkersUp | EngineUp | EngineDown | Free | Landed | Failed | Turn | Ran | Trained | TrainFailed | GroupFailed | TrainerDown
     | Synced | SyncFailed | Evaluated | EvaluationFailed | Saved | SaveFailed | Timeout | SourceEnd | Stop
 )  # fmt: skip
 
@@ -164,6 +187,18 @@ class Start(Action, frozen=True):
     after: float = 0.0
 
 
+class StartWorkers(Action, frozen=True):
+    """End every worker that is not an engine and start all of them anew, ``after`` seconds from now, from a checkpoint (its version).
+
+    ``None``: from what the run began with. Answer ``WorkersUp`` or ``TrainerDown`` with the same ``start``. What was asked of the workers
+    before is void: no answer to it may be told any more.
+    """
+
+    start: int
+    checkpoint: int | None
+    after: float = 0.0
+
+
 class Dispatch(Action, frozen=True):
     """Run the trajectory on the engine. Registration: its rows carry ``version_tag``. Answer ``Landed`` or ``Failed``."""
 
@@ -172,8 +207,16 @@ class Dispatch(Action, frozen=True):
     version_tag: int
 
 
+class Continue(Action, frozen=True):
+    """Ask the engine for this turn of the trajectory; not counted against the watermark. Answer ``Turn``, ``Landed`` or ``Failed``."""
+
+    trajectory: TrajectoryId
+    turn: int
+    engine: str
+
+
 class Abort(Action, frozen=True):
-    """This attempt is no longer wanted: stop it, forget its rows. No answer is needed."""
+    """This attempt is no longer wanted: stop it, forget its rows and what operators made of its whole group. No answer is needed."""
 
     trajectory: TrajectoryId
 
@@ -212,11 +255,26 @@ class Save(Action, frozen=True):
 
 
 class Drop(Action, frozen=True):
-    """The group will never be trained: forget its rows. ``reason`` is one of a few words (a metric's name), ``detail`` says more."""
+    """The group is not trained: free its blocks; its row files stay until ``Recycle``.
+
+    ``reason`` is one of a few words (a metric's name), ``detail`` says more.
+    """
 
     group: GroupId
     reason: str
     detail: str
+
+
+class Recycle(Action, frozen=True):
+    """No rollback or resume will ask for these rows again: free the blocks of these groups, if any are left, and delete their row files."""
+
+    uids: tuple[int, ...]
+
+
+class Warn(Action, frozen=True):
+    """Tell the user; the run goes on."""
+
+    what: str
 
 
 class Arm(Action, frozen=True):
@@ -237,4 +295,7 @@ class Finish(Action, frozen=True):
     why: str
 
 
-AnyAction = Start | Dispatch | Abort | Run | Train | Sync | Evaluate | Save | Drop | Arm | Disarm | Finish
+AnyAction = (
+    Start | StartWorkers | Dispatch | Continue | Abort | Run | Train | Sync | Evaluate | Save | Drop | Recycle
+    | Warn | Arm | Disarm | Finish
+)  # fmt: skip

@@ -8,11 +8,11 @@ Ran(drop) ──→ the group is dropped; its seat is refilled by admission
 from __future__ import annotations
 
 from .dispatch import queue_again, take_off
-from .events import Abort, Drop, Failed, Landed, Ran, Run
+from .events import Abort, Continue, Drop, Failed, Landed, Ran, Run, Turn
 from .ids import GroupId, TrajectoryId, Unit
 from .state import Group, State, Trajectory
 
-__all__ = ["abort", "drop", "failed", "landed", "live_trajectory", "ran", "reject"]
+__all__ = ["abort", "drop", "failed", "landed", "live_trajectory", "ran", "reject", "turn"]
 
 
 def landed(state: State, event: Landed) -> bool:
@@ -26,9 +26,11 @@ def landed(state: State, event: Landed) -> bool:
         return True
     take_off(state, trajectory)
     trajectory.state, trajectory.spans, trajectory.rows = "landed", event.spans, event.rows
+    state.touch(trajectory)
     group.landed += 1
     if group.landed == state.config.n:
         group.state = "landed"
+        state.touch(group)
     _score(state, group, trajectory)
     return True
 
@@ -38,6 +40,15 @@ def failed(state: State, event: Failed) -> bool:
     if trajectory is None or trajectory.state != "running":
         return False
     attempt_failed(state, trajectory, event.why)
+    return True
+
+
+def turn(state: State, event: Turn) -> bool:
+    """The next turn goes to the engine that has the history: it holds a version of this timeline that is no older than the tag."""
+    trajectory = live_trajectory(state, event.trajectory)
+    if trajectory is None or trajectory.state != "running":
+        return False
+    state.emit(Continue(event.trajectory, event.turn, trajectory.engine))
     return True
 
 
@@ -52,9 +63,11 @@ def ran(state: State, event: Ran) -> bool:
     elif isinstance(event.unit, TrajectoryId):
         trajectory = group.trajectories[event.unit.traj_uid]
         trajectory.hops_done += 1
+        state.touch(trajectory)
         _score(state, group, trajectory)
     else:
         group.hops_done += 1
+        state.touch(group)
         _pass_group(state, group)
     return True
 
@@ -94,10 +107,17 @@ def drop(state: State, group: Group, reason: str, detail: str) -> None:
     if group.state == "landed" and group.scored == state.config.n:
         state.disarm("operator", state.group_id(group.uid), state.config.group_hops[group.hops_done])
     state.buffer.leave(group)
+    give_up(state, group, reason, detail)
+    _guard_against_dropping_all(state, reason, detail)
+
+
+def give_up(state: State, group: Group, reason: str, detail: str) -> None:
+    """The group is finished without being trained."""
     del state.groups[group.uid]
+    group.state, group.version, group.reason, group.detail = "dropped", state.published, reason, detail
+    state.touch(group)
     state.totals.dropped[reason] += 1
     state.emit(Drop(state.group_id(group.uid), reason, detail))
-    _guard_against_dropping_all(state, reason, detail)
 
 
 def live_trajectory(state: State, trajectory: TrajectoryId) -> Trajectory | None:
@@ -138,6 +158,7 @@ def _pass_group(state: State, group: Group) -> None:
         _run(state, hops[group.hops_done], state.group_id(group.uid))
         return
     group.state = "ready"
+    state.touch(group)
     state.buffer.make_ready(group)
 
 

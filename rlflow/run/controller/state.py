@@ -1,11 +1,11 @@
 """What the controller knows: counters, ids, versions and states. No clock, socket, process, tensor or random source.
 
-    group       pending → running → landed → ready → consumed → finished: trained | dropped
+    group       pending → running → landed → ready → consumed → trained | dropped → covered
     trajectory  queued → running(engine) → landed | failed → queued (attempt + 1) | dropped
-    batch       queued → training → trained
+    batch       queued → training → trained → covered (a durable checkpoint of version ≥ batch + 1 exists)
     engine      down → stale → syncing → serving | stale;  serving → stale (a newer version is published);  any → down
 
-A pending group is a uid that is not drawn yet, a finished one is forgotten: the state does not grow with the length of a run.
+A pending group is a uid that is not drawn, a covered one is forgotten: the state does not grow with the length of a run.
 ``State`` is owned and changed by ``decide`` alone; ``copy.deepcopy`` of it is another state.
 """
 
@@ -15,9 +15,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from .buffer import ReadyBuffer
 from .events import AnyAction, Arm, Disarm
 from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
+from .journal import BatchRow, Change, GroupRow, TrajectoryRow
 from .routing import Routing
 from .schedule import Config, Hop, Origin
 from .waits import Armed, Subject, WaitKind, wait_name
@@ -26,8 +29,7 @@ from .watermark import Watermark
 __all__ = ["Batch", "Config", "Engine", "Group", "Hop", "Origin", "State", "Trajectory"]
 
 
-@dataclass(slots=True)
-class Trajectory:
+class Trajectory(msgspec.Struct, gc=False):
     uid: int
     traj_uid: int
     attempt: int
@@ -40,25 +42,33 @@ class Trajectory:
     spans: tuple[Span, ...] = ()
     rows: int = 0
     hops_done: int = 0
+    is_touched: bool = False
+    """By the transition under way: it gets a row in the journal."""
 
     @property
     def id(self) -> TrajectoryId:
         return TrajectoryId(self.uid, self.traj_uid, self.attempt)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(msgspec.Struct, gc=False):
     uid: int
     tag: int
     """Oldest version tag of its trajectories; its deadline is ``tag + max_lag``."""
     trajectories: list[Trajectory]
-    state: Literal["running", "landed", "ready", "consumed"] = "running"
+    state: Literal["running", "landed", "ready", "consumed", "trained", "dropped"] = "running"
     landed: int = 0
     scored: int = 0
     """Landed trajectories for which every operator per trajectory has returned."""
     hops_done: int = 0
     engine: str = ""
     """Where a trajectory of it was sent last: the prefix of the prompt is there."""
+    batch: int = -1
+    """Where it was consumed."""
+    version: int = -1
+    """Published when it was trained or dropped."""
+    reason: str = ""
+    detail: str = ""
+    is_touched: bool = False
 
 
 @dataclass(slots=True)
@@ -148,6 +158,8 @@ class State:
         self.unsynced: dict[str, None] = {}
         """Engines that are up, stale and not held by an evaluation: to be synced."""
         self.workers_up = False
+        self.workers_start = 0
+        """Incarnation of all workers that are not engines: 0 before the first StartWorkers."""
 
         self.evaluations_due: deque[int] = deque()
         """Versions whose evaluation no engine has been pinned for yet."""
@@ -171,6 +183,9 @@ class State:
         self.totals = Totals()
         self.actions: list[AnyAction] = []
         """Of the transition under way."""
+        self.journal: list[Change] = []
+        """Of the transition under way: what it did to what outlives a crash."""
+        self.touched: list[Group | Trajectory] = []
 
     # -- what the transitions are made of
 
@@ -182,6 +197,35 @@ class State:
 
     def emit(self, action: AnyAction) -> None:
         self.actions.append(action)
+
+    def touch(self, thing: Group | Trajectory) -> None:
+        """It changed: its row is written when the transition is over, once."""
+        if not thing.is_touched:
+            thing.is_touched = True
+            self.touched.append(thing)
+
+    def journal_batch(self, batch: Batch, state: Literal["queued", "training", "trained", "covered", "undone"]) -> None:
+        self.journal.append(BatchRow(batch.id.timeline, batch.id.batch, state, batch.groups))
+
+    def write_touched(self) -> None:
+        """The rows of all that this transition changed."""
+        for thing in self.touched:
+            thing.is_touched = False
+            if isinstance(thing, Trajectory):
+                self.journal.append(
+                    TrajectoryRow(
+                        thing.uid, thing.traj_uid, thing.attempt, thing.version_tag, thing.state, thing.engine, thing.rows, thing.spans,
+                        thing.hops_done,
+                    )
+                )  # fmt: skip
+            else:
+                self.journal.append(
+                    GroupRow(
+                        thing.uid, thing.tag, thing.state, thing.batch, self.timeline, thing.hops_done, thing.version, thing.reason,
+                        thing.detail,
+                    )
+                )  # fmt: skip
+        self.touched.clear()
 
     def fail(self, why: str) -> None:
         """End the run with this transition; the first reason stands."""

@@ -10,12 +10,14 @@ A stop waits for no evaluation and no sync. Groups that were not trained stay li
 from __future__ import annotations
 
 from .evaluation import make_due
-from .events import Finish, Save, Saved, SaveFailed, Trained, TrainerDown, TrainFailed
+from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, TrainerDown, TrainFailed
 from .fleet import make_stale
 from .ids import BatchId
-from .state import State
+from .journal import SavedRow
+from .rollout import give_up
+from .state import Batch, State
 
-__all__ = ["conclude", "end", "has_nothing_to_train", "save_failed", "saved", "train_failed", "trained", "trainer_down"]
+__all__ = ["conclude", "end", "group_failed", "has_nothing_to_train", "save_failed", "saved", "train_failed", "trained", "trainer_down"]
 
 
 def trained(state: State, event: Trained) -> bool:
@@ -26,8 +28,11 @@ def trained(state: State, event: Trained) -> bool:
     state.disarm("train step", batch.id)
     state.training = None
     state.watermark.end_of_step()
+    state.journal_batch(batch, "trained")
     for uid in batch.groups:
-        del state.groups[uid]
+        group = state.groups.pop(uid)
+        group.state, group.version = "trained", batch.id.batch + 1
+        state.touch(group)
     state.totals.trained_groups += len(batch.groups)
     state.totals.trained_rows += batch.rows
     state.published = version = batch.id.batch + 1
@@ -46,8 +51,28 @@ def train_failed(state: State, event: TrainFailed) -> bool:
     return True
 
 
+def group_failed(state: State, event: GroupFailed) -> bool:
+    """Its seat stays empty: the batch is what is left of it."""
+    batch = state.training
+    if batch is None or batch.id != event.batch or event.uid not in batch.groups:
+        return False
+    group = state.groups[event.uid]
+    state.training = Batch(
+        id=batch.id,
+        groups=tuple(uid for uid in batch.groups if uid != event.uid),
+        trajectories=tuple(trajectory for trajectory in batch.trajectories if trajectory.uid != event.uid),
+        rows=batch.rows - sum(trajectory.rows for trajectory in group.trajectories),
+        staleness=batch.staleness,
+    )
+    state.journal_batch(state.training, "training")
+    give_up(state, group, "batch", event.why)
+    return True
+
+
 def trainer_down(state: State, event: TrainerDown) -> bool:
     """The weights since the last checkpoint died with it. Rolling back to one in place is not built yet, so the run ends."""
+    if event.start != state.workers_start:
+        return False
     checkpoint = f"the newest checkpoint is of version {state.saved}" if state.saved > state.origin.version else "none was saved since"
     state.fail(
         f"worker {event.worker} went down: {event.why}. Weights up to version {state.published} died with it, {checkpoint}; "
@@ -62,6 +87,7 @@ def saved(state: State, event: Saved) -> bool:
     del state.saving[event.batch]
     state.disarm("save", event.batch)
     state.saved = max(state.saved, event.batch.batch + 1)
+    state.journal.append(SavedRow(state.timeline, state.saved))
     state.save_failures = 0
     return True
 

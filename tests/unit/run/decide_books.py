@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rlflow.run.controller import events as ev
+from rlflow.run.controller.books import Books as Tables
 from rlflow.run.controller.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId, Unit
 from rlflow.run.controller.state import Config, Origin, State
 
@@ -41,6 +42,8 @@ class Books:
     def __init__(self, config: Config, origin: Origin | None = None) -> None:
         self.config, self.origin = config, origin or Origin()
         self.state = State(config, origin)
+        self.tables = Tables()
+        """What a ledger would hold."""
         self.published = self.formed = self.origin.version
         self.tags: dict[int, int] = {}
         self.members: dict[int, list[Member]] = {}
@@ -74,6 +77,9 @@ class Books:
         assert action.engine not in self.starts
         assert action.start == host.start + 1 <= self.config.engine_restarts + 1
         host.start = self.starts[action.engine] = action.start
+
+    def _startworkers(self, action: ev.StartWorkers) -> None:
+        assert action == ev.StartWorkers(1, None)
 
     def _dispatch(self, action: ev.Dispatch) -> None:
         trajectory, host = action.trajectory, self.hosts[action.engine]
@@ -208,6 +214,7 @@ class Books:
         assert state.in_flight == len(self.running())
         assert config.n <= state.watermark.value <= config.highest_watermark
         assert not config.watermark or state.watermark.value == config.watermark
+        assert {uid for uid, row in self.tables.groups.items() if row.state not in ("trained", "dropped")} == set(state.groups)
         assert state.published == self.published
         assert state.queue_depth <= config.queue
         assert {name for name, engine in state.engines.items() if engine.state != "down"} == {n for n, h in self.hosts.items() if h.up}

@@ -19,6 +19,7 @@ class World(Books):
     def feed(self, event: ev.AnyEvent) -> list[ev.AnyAction]:
         self.history.append(event)
         actions = decide(self.state, event)
+        self.tables.apply(self.state.journal)
         for action in actions:
             assert self.finish is None, "an action after Finish"
             getattr(self, f"_{type(action).__name__.lower()}")(action)
@@ -36,7 +37,7 @@ class World(Books):
 
     def come_up(self) -> list[ev.AnyAction]:
         self.workers_up = True
-        return self.feed(ev.WorkersUp())
+        return self.feed(ev.WorkersUp(1))
 
     def engine_up(self, name: str, capacity: int = 64) -> list[ev.AnyAction]:
         start = self.starts.pop(name)
@@ -185,15 +186,16 @@ class World(Books):
             return self.fail_save(wait)
         if isinstance(wait, ev.Train):
             self.harm += 1
-            return self.feed(ev.TrainerDown("actor", "killed"))
+            return self.feed(ev.TrainerDown("actor", 1, "killed"))
         if wait == "workers":
             self.harm += 1
-            return self.feed(ev.TrainerDown("critic", "exit code 1"))
+            return self.feed(ev.TrainerDown("critic", 1, "exit code 1"))
         return self.engine_down(str(wait))
 
 
 def _picture(state: State) -> object:
     """Everything the state holds but the count of ignored events and the list of the last actions."""
-    fields = copy.deepcopy({name: value for name, value in vars(state).items() if name not in ("actions", "buffer", "routing", "fleet")})
+    passing = ("actions", "journal", "buffer", "routing", "fleet")
+    fields = copy.deepcopy({name: value for name, value in vars(state).items() if name not in passing})
     fields["totals"].ignored.clear()
     return fields, state.buffer.waiting_counts(), state.buffer.ready_counts()

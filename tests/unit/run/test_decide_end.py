@@ -169,7 +169,7 @@ OLD = [
     ev.EngineUp("e", 1, 8),
     ev.EngineDown("e", 0, "late"),
     ev.Timeout("trajectory 0.0.0"),
-    ev.WorkersUp(),
+    ev.WorkersUp(1),
     ev.RunStarted(),
 ]
 
@@ -203,10 +203,12 @@ def test_the_same_events_give_the_same_actions_and_a_copy_goes_its_own_way() -> 
 
 def test_events_and_actions_survive_the_wire() -> None:
     world = World(replace(ONE, engines=("a", "b"), n=2, hops=(Hop("reward"), Hop("filter", per="group")), eval_every=1, last=2))
-    heard: list[ev.AnyEvent] = [*OLD, ev.Free("e", 3), ev.Stop(), ev.SourceEnd(), ev.TrainerDown("actor", "x")]
+    heard: list[ev.AnyEvent] = [*OLD, ev.Free("e", 3), ev.Stop(), ev.SourceEnd(), ev.TrainerDown("actor", 1, "x")]
     heard += [ev.TrainFailed(BatchId(0, 0), "x"), ev.SaveFailed(BatchId(0, 0), "x"), ev.EvaluationFailed(EvaluationId(0, 0, "e", 9), "x")]
     asked: list[ev.AnyAction] = [ev.Drop(GroupId(0, 1), "filter", "x"), ev.Abort(FIRST), *world.begin()]
     asked += [ev.Run("filter", GroupId(0, 2)), ev.Train(BatchId(0, 0), (0,), (FIRST,)), ev.Save(BatchId(0, 1)), ev.Finish("done", "x")]
+    heard += [ev.Turn(FIRST, 1), ev.GroupFailed(BatchId(0, 0), 0, "x"), ev.Trained(BatchId(0, 0), ((0, 4, 2),))]
+    asked += [ev.Continue(FIRST, 1, "a"), ev.Recycle((0, 1)), ev.Warn("x")]
     for event in heard:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=ev.AnyEvent) == event
     for action in asked:

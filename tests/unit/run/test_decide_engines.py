@@ -28,9 +28,14 @@ def syncs(actions: list[ev.AnyAction]) -> list[SyncId]:
 def test_one_whole_run_by_its_actions() -> None:
     state = State(replace(ONE, last=0, hops=(Hop("reward"),), timeouts={"sync": 5.0}))
     sync, batch = SyncId(0, 0, "e", 1), BatchId(0, 0)
-    assert decide(state, ev.RunStarted()) == [ev.Start("e", 1), ev.Arm("engine start e", 300.0), ev.Arm("worker start", 300.0)]
+    assert decide(state, ev.RunStarted()) == [
+        ev.Start("e", 1),
+        ev.Arm("engine start e", 300.0),
+        ev.StartWorkers(1, None),
+        ev.Arm("worker start", 300.0),
+    ]
     assert decide(state, ev.EngineUp("e", 1, 8)) == [ev.Disarm("engine start e")]
-    assert decide(state, ev.WorkersUp()) == [ev.Disarm("worker start"), ev.Sync(sync), ev.Arm("sync 0:0 to e (attempt 1)", 5.0)]
+    assert decide(state, ev.WorkersUp(1)) == [ev.Disarm("worker start"), ev.Sync(sync), ev.Arm("sync 0:0 to e (attempt 1)", 5.0)]
     assert decide(state, ev.Synced(sync)) == [
         ev.Disarm("sync 0:0 to e (attempt 1)"), ev.Dispatch(FIRST, "e", 0), ev.Arm("trajectory 0.0.0", 1800.0),
     ]  # fmt: skip
@@ -202,7 +207,7 @@ def test_a_dead_trainer_ends_the_run_and_says_what_is_left() -> None:
     world.train()
     world.save(BatchId(0, 0))
     world.harm += 1
-    [finish] = world.feed(ev.TrainerDown("actor", "signal 9"))
+    [finish] = world.feed(ev.TrainerDown("actor", 1, "signal 9"))
     assert isinstance(finish, ev.Finish)
     assert finish.outcome == "failed"
     assert "worker actor went down: signal 9" in finish.why

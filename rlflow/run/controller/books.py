@@ -1,0 +1,100 @@
+"""Tables of what outlives a crash, in memory: the model of the ledger. ``Books.apply(journal)`` is what a ledger does with a transaction.
+
+groups, trajectories    live ones, and those that no checkpoint covers yet
+finished, totals        the others: as intervals of uids, and as counts
+batches, evaluations    those without a last word
+timelines, saved        where each began; the newest durable checkpoint
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .intervals import IntervalSet
+from .journal import (
+    BatchRow,
+    Change,
+    Counters,
+    EvaluationRow,
+    Finished,
+    GroupRow,
+    PassRate,
+    Pending,
+    SavedRow,
+    TimelineRow,
+    TrajectoryRow,
+)
+
+__all__ = ["Books"]
+
+K = TypeVar("K")
+R = TypeVar("R", BatchRow, EvaluationRow)
+
+
+@dataclass
+class Books:
+    """What ``resume`` goes by. A ledger's ``load()`` gives the same."""
+
+    groups: dict[int, GroupRow] = field(default_factory=dict)
+    trajectories: dict[int, dict[int, TrajectoryRow]] = field(default_factory=dict)
+    """uid -> traj_uid -> row."""
+    finished: IntervalSet = field(default_factory=IntervalSet)
+    trained_groups: int = 0
+    """Of the finished ones."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Of the finished ones, by reason."""
+    batches: dict[tuple[int, int], BatchRow] = field(default_factory=dict)
+    evaluations: dict[int, EvaluationRow] = field(default_factory=dict)
+    timelines: dict[int, TimelineRow] = field(default_factory=dict)
+    saved: SavedRow | None = None
+    pass_rates: dict[int, PassRate] = field(default_factory=dict)
+    counters: Counters | None = None
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """One transaction, in order."""
+        for change in changes:
+            match change:
+                case TrajectoryRow():
+                    self.trajectories.setdefault(change.uid, {})[change.traj_uid] = change
+                case GroupRow():
+                    self.groups[change.uid] = change
+                case BatchRow():
+                    _put(self.batches, (change.timeline, change.batch), change)
+                case EvaluationRow():
+                    _put(self.evaluations, change.due, change)
+                case TimelineRow():
+                    self.timelines[change.timeline] = change
+                case SavedRow():
+                    self.saved = change
+                case PassRate():
+                    self.pass_rates[change.row] = change
+                case Counters():
+                    self.counters = change
+                case Pending():
+                    self._delete(change.uids)
+                case Finished():
+                    self._finish(change.uids)
+
+    def _finish(self, uids: Iterable[int]) -> None:
+        for group in self._delete(uids):
+            assert self.finished.add(group.uid), f"prompt {group.uid} is finished twice"
+            if group.state == "trained":
+                self.trained_groups += 1
+            else:
+                self.dropped[group.reason] += 1
+
+    def _delete(self, uids: Iterable[int]) -> list[GroupRow]:
+        gone = [self.groups.pop(uid) for uid in uids]
+        for group in gone:
+            self.trajectories.pop(group.uid, None)
+        return gone
+
+
+def _put(table: dict[K, R], key: K, row: R) -> None:
+    if row.state in ("covered", "undone"):
+        table.pop(key, None)
+    else:
+        table[key] = row
