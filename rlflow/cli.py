@@ -26,7 +26,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from .commands import COMMANDS, Format, diff, say_refused
 from .errors import RlflowError, UsageError
-from .flags import command_of, commands_of, options_of, with_flags
+from .flags import app_of, command_of, commands_of, invoke, options_of, with_flags
 from .language.diagnostic import CheckFailed
 
 CODE = re.compile(r"RLF\d+", re.IGNORECASE)
@@ -69,7 +69,7 @@ def _dispatch(argv: list[str]) -> int:
         if argv[0] == "diff":
             return _with_two(argv[1:])
         return _with_pipeline(argv[0], argv[1], argv[2:])
-    return _call(app, argv)
+    return invoke(app, argv)
 
 
 def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
@@ -79,26 +79,16 @@ def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
         if name != "check":
             raise
         return say_refused(file.partition(":")[2] or Path(file).stem, refused, _format_in(flags))
-    one = _app(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", with_flags(COMMANDS[name], {"": command}))
-    return _call(one, flags)
+    one = app_of(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", with_flags(COMMANDS[name], {"": command}))
+    return invoke(one, flags)
 
 
 def _with_two(argv: list[str]) -> int:
     if len(argv) < 2 or argv[1].startswith("-"):
         raise UsageError("say first which two pipelines: rlflow diff A.py B.py [--a.PARAM VALUE] [--b.PARAM VALUE]")
     a, b = commands_of(argv[0], argv[1])
-    one = _app(f"rlflow diff {argv[0]} {argv[1]}", diff.__doc__ or "", with_flags(diff, {"a": a, "b": b}))
-    return _call(one, argv[2:])
-
-
-def _app(name: str, about: str, body: Callable[..., object]) -> App:
-    one = App(name=name, help=about, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False)
-    one.default(body)
-    return one
-
-
-def _call(one: App, argv: list[str]) -> int:
-    return int(one(argv, exit_on_error=False, print_error=False, result_action="return_value") or 0)
+    one = app_of(f"rlflow diff {argv[0]} {argv[1]}", diff.__doc__ or "", with_flags(diff, {"a": a, "b": b}))
+    return invoke(one, argv[2:])
 
 
 def _format_in(flags: list[str]) -> str:
@@ -106,7 +96,7 @@ def _format_in(flags: list[str]) -> str:
 
     def only(*, format: Format = "text") -> None: ...
 
-    bound: inspect.BoundArguments = _app("rlflow check", "", only).parse_known_args(flags)[1]
+    bound: inspect.BoundArguments = app_of("rlflow check", "", only).parse_known_args(flags)[1]
     return str(bound.arguments.get("format", "text"))
 
 

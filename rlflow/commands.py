@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -25,6 +25,10 @@ from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
+
+if TYPE_CHECKING:
+    from .run.report import View
+    from .run.session import Outcome
 
 SWAP = "NAME=module:function, put another operator in place of one of the pipeline; repeatable"
 Swap = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, help=SWAP)]
@@ -50,28 +54,40 @@ def run(
     debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
     """Check the pipeline, then run it. Ctrl-C finishes the step and saves; a second one stops at once."""
-    from rich.console import Console
-
-    from .run.screen import LiveScreen, PlainScreen
-    from .run.session import Options
+    from .run.record import Options
     from .run.session import run as run_plan
 
     plan = command.plan(parameters, swap, watermark)
-    if debug:
-        os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
     _say_replaced(plan)
-    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
+    told = command.as_told(parameters, swap)
+    return _performed(
+        plan,
+        steps,
+        debug,
+        lambda screen: run_plan(plan, options, screen, command.modules, told),
+        lambda outcome: command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint),
+    )
+
+
+def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcome], way_on: Callable[[Outcome], str]) -> int:
+    """A run with its screen, to its end, and what is said about that."""
+    from rich.console import Console
+
+    from .run.screen import LiveScreen, PlainScreen
+
+    if debug:
+        os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     for warning in plan.warnings:
         print(warning, file=sys.stderr)
+    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
     try:
         with screen:
-            outcome = run_plan(plan, options, screen, command.modules)
+            outcome = job(screen)
     except OSError as error:
         raise RlflowError(f"the run ended: {error}") from error
     if outcome.ended == "failed":
-        way_on = command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint)
-        print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
+        print(f"rlflow: the run failed: {outcome.why}\n{way_on(outcome)}", file=sys.stderr)
         return 1
     reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
     print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import CoercionError, Parameter, Token, convert
+from cyclopts import App, CoercionError, Parameter, Token, convert
 
 from .compile.plan import Plan
 from .errors import UsageError
 from .language.config import ref_of, resolve
 from .language.spec import arms_of
 from .modules import load_file, set_aside, users_code
+from .run.record import Told
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Command:
 
     def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
         """Its part of the command line."""
-        flags = [_written(name, value, self.refs) for name, value in given.items()]
-        return " ".join([self.file, *flags, *(f"--swap {shlex.quote(one)}" for one in swap)])
+        flags = [token for name, value in given.items() for token in _tokens(name, value, self.refs)]
+        return shlex.join([self.file, *flags, *(token for one in swap for token in ("--swap", one))])
 
     def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
         """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
@@ -88,6 +89,12 @@ class Command:
         again = f"rlflow run {self.told(dict(given) | models, swap)}"
         lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
         return "\n".join([*lines, f"  {again}"])
+
+    def as_told(self, given: Mapping[str, Any], swap: Sequence[str]) -> Told:
+        """The same, to be read again."""
+        flags = tuple(token for name, value in given.items() for token in _tokens(name, value, self.refs))
+        file = str(Path(self.file.partition(":")[0]).resolve())
+        return Told(cwd=str(Path.cwd()), file=file, pipeline=self.name, flags=flags, swap=tuple(swap))
 
 
 def commands_of(a: str, b: str) -> tuple[Command, Command]:
@@ -113,6 +120,30 @@ def command_of(file: str) -> Command:
     return Command(file, found[name], modules)
 
 
+def parsed(command: Command, tokens: Sequence[str]) -> dict[str, Any]:
+    """Values of a pipeline's parameters, from its flags alone. Raises CycloptsError, or UsageError."""
+    found: dict[str, Any] = {}
+
+    def keep(_: Command, parameters: dict[str, Any]) -> int:
+        found.update(parameters)
+        return 0
+
+    invoke(app_of(command.name, "", with_flags(keep, {"": command})), tokens)
+    return found
+
+
+def app_of(name: str, about: str, body: Callable[..., object]) -> App:
+    """A command line of one function."""
+    one = App(name=name, help=about, help_format="plaintext", version_flags=[], suppress_keyboard_interrupt=False)
+    one.default(body)
+    return one
+
+
+def invoke(one: App, tokens: Sequence[str]) -> int:
+    """What the function returns for these tokens, None as 0. Raises CycloptsError for what it does not take."""
+    return int(one(tokens, exit_on_error=False, print_error=False, result_action="return_value") or 0)
+
+
 def with_flags(body: Callable[..., int], commands: Mapping[str, Command]) -> Callable[..., int]:
     """`body(command, parameters, ..., *, options)` with the pipelines' parameters and its own options as flags.
 
@@ -123,7 +154,7 @@ def with_flags(body: Callable[..., int], commands: Mapping[str, Command]) -> Cal
     for command in (command for prefix, command in commands.items() if not prefix):
         if clash := sorted(command.parameters.keys() & {p.name.rstrip("_") for p in options}):
             raise UsageError(f"{command.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
-    flags = [_flag(p, prefix) for prefix, command in commands.items() for p in command.parameters.values()]
+    flags = [_flag(p, prefix, command.refs) for prefix, command in commands.items() for p in command.parameters.values()]
 
     def call(**given: Any) -> int:
         told: list[Any] = []
@@ -164,14 +195,20 @@ def function_of(ref: str, where: str) -> Any:
     return found
 
 
-def _written(name: str, value: Any, refs: Mapping[int, str]) -> str:
+def _tokens(name: str, value: Any, refs: Mapping[int, str]) -> list[str]:
     """A parameter as flags of the command line."""
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
-        return flag if value else f"--no-{flag[2:]}"
+        return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, list | tuple):
-        return " ".join(_written(name, item, refs) for item in value)
-    return f"{flag} {shlex.quote(refs.get(id(value)) or (ref_of(value) if callable(value) else str(value)))}"
+        return [token for item in value for token in _tokens(name, item, refs)] or [f"--empty-{flag[2:]}"]
+    said = _ref(value, refs) if callable(value) else str(value)
+    return [f"{flag}={said}"] if said.startswith("-") else [flag, said]
+
+
+def _ref(function: Any, refs: Mapping[int, str]) -> str:
+    """As a flag named it, or as its module does."""
+    return refs.get(id(function)) or ref_of(function)
 
 
 def _is_function(parameter: inspect.Parameter) -> bool:
@@ -197,11 +234,11 @@ def _key(prefix: str, name: str) -> str:
     return f"{prefix}__{name}" if prefix else name
 
 
-def _flag(parameter: inspect.Parameter, prefix: str) -> inspect.Parameter:
+def _flag(parameter: inspect.Parameter, prefix: str, refs: Mapping[int, str]) -> inspect.Parameter:
     """A keyword flag; a function is named as module:function."""
     parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
     if _is_function(parameter):
-        one, default = (str, ref_of(parameter.default)) if parameter.default is not None else (str | None, None)
+        one, default = (str | None, None) if parameter.default is None else (str, _ref(parameter.default, refs))
         parameter = parameter.replace(annotation=Annotated[one, Parameter(help="module:function")], default=default)
     if int in (arms := arms_of(parameter.annotation)) and not {float, str} & {*arms}:
         parameter = parameter.replace(annotation=Annotated[parameter.annotation, Parameter(converter=_whole)])

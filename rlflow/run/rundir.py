@@ -2,7 +2,7 @@
 
 runs/NAME/
   plan.json          the checked graph
-  parameters.json    every parameter of the pipeline and every option of the run, as resolved
+  parameters.json    every parameter of the pipeline and every option of the run, as resolved and as told: enough to resume
   metrics.jsonl      one line a step, one a held-out evaluation
   model/             the tiny model, when the run made one
   checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
@@ -46,8 +46,13 @@ class RunDir:
         return tried
 
     def write_json(self, name: str, value: Any) -> Path:
-        path = self.path / name
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(value, enc_hook=str)) + b"\n")
+        return self.write(name, msgspec.json.format(msgspec.json.encode(value, enc_hook=str)) + b"\n")
+
+    def write(self, name: str, content: bytes) -> Path:
+        """A file that is there whole, or as it was before."""
+        path, unfinished = self.path / name, self.path / f".{name}.unfinished"
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
         return path
 
     def metric(self, line: dict[str, Any]) -> None:

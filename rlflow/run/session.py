@@ -27,30 +27,12 @@ from .controller.state import Config, Hop
 from .graph import GraphView
 from .launch import Fleet
 from .loop import Loop
+from .record import FILE, Options, Record, Told
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings, socket_path
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Of a run, not of its pipeline.
-
-    name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
-    steps: batches to train; the data is gone through again, in another order, when it ends.
-    save_every: a checkpoint every so many steps, 0 = only the last.
-    watermark: trajectories in flight, 0 = as many as the staleness bound lets in. pool_mb: capacity of a process's lane in the pool.
-    """
-
-    name: str | None = None
-    root: Path = Path("runs")
-    seed: int = 0
-    steps: int = 100
-    save_every: int = 25
-    watermark: int = 0
-    pool_mb: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +46,8 @@ class Outcome:
     reward: dict[str, float]
 
 
-def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = ()) -> Outcome:
-    """Run a checked plan to its end. modules: (name, path) of user files that every process imports first.
+def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = (), told: Told | None = None) -> Outcome:
+    """Run a checked plan to its end. modules: (name, path) of user files that every process imports first. told: for a resume.
 
     Raises CheckFailed, UsageError or PoolError before anything is started, for options or a plan that make no run, or too little shared
     memory.
@@ -75,6 +57,7 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     view.check_runnable()
     schedule(view, options)
     run_dir = RunDir(options.root, options.name, plan.graph.name)
+    run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
     try:
         return uvloop.run(_Session(view, run_dir, options, screen, modules).run())
     except (UsageError, PoolError):
@@ -108,7 +91,6 @@ class _Session:
         self.view, self.run_dir, self.options, self.screen, self.modules = view, run_dir, options, screen, modules
         self.plan_path = run_dir.path / "plan.json"
         self.plan_path.write_bytes(view.plan.to_json())
-        run_dir.write_json("parameters.json", {"pipeline": view.graph.parameters, "run": options})
         self.loop: Loop | None = None
         self.fleet: Fleet | None = None
         self.stops = 0

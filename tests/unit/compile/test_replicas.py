@@ -11,7 +11,8 @@ from rlflow import CheckFailed, Devices, Plan, pipeline
 from rlflow.errors import UsageError
 from rlflow.run.calls import engine_names
 from rlflow.run.graph import GraphView
-from rlflow.run.session import Options, schedule
+from rlflow.run.record import Options
+from rlflow.run.session import schedule
 
 
 def test_a_run_has_an_engine_a_replica() -> None:

@@ -1,0 +1,77 @@
+"""What a run was told: parameters.json, all that is needed to trace its pipeline again.
+
+    rlflow run FILE --flags ──▶ Record ──write──▶ parameters.json ──read──▶ rlflow resume RUN: the same file, flags and options
+
+Flags are kept as they stand on a command line, so that they are read again by what read them first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+
+FILE = "parameters.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Of a run, not of its pipeline.
+
+    name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
+    steps: batches to train; the data is gone through again, in another order, when it ends.
+    save_every: a checkpoint every so many steps, 0 = only the last.
+    watermark: trajectories in flight, 0 = as many as the staleness bound lets in. pool_mb: capacity of a process's lane in the pool.
+    """
+
+    name: str | None = None
+    root: Path = Path("runs")
+    seed: int = 0
+    steps: int = 100
+    save_every: int = 25
+    watermark: int = 0
+    pool_mb: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The pipeline's part of the command. flags, swap: as given; relative paths and modules in them are those of `cwd`."""
+
+    cwd: str
+    file: str  # absolute
+    pipeline: str
+    flags: tuple[str, ...] = ()
+    swap: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """parameters.json. pipeline: every parameter as resolved. told: None for a run that no command started."""
+
+    pipeline: dict[str, Any]
+    run: Options
+    told: Told | None = None
+    modules: tuple[tuple[str, str], ...] = ()
+    rlflow: str = field(default_factory=lambda: metadata.version("rlflow"))
+
+    @staticmethod
+    def read(folder: Path) -> Record:
+        """Of a run's folder. Raises UsageError where there is none, or it is not one of ours."""
+        path = folder / FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Record, dec_hook=_decoded)
+        except OSError:
+            raise UsageError(f"{folder} is not the folder of a run: it has no readable {FILE}") from None
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path} is not what a run writes: {error}") from error
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(kind)
