@@ -318,6 +318,10 @@ class _Trainer(Worker):
         self.engine.save(path)
         return checkpoint.contents(path)
 
+    def restore(self, path: Path) -> None:
+        self.engine.restore(path)
+        self._published = None
+
     def published(self, version: int, bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
         """The weights of `version`, in buckets. They are kept until the next version is trained, so a sync can be repeated.
 

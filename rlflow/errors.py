@@ -8,13 +8,17 @@ RlflowError
 ├── PoolError       a key that no longer exists, a column that was never put
 │   └── PoolFull    no room in the pool within the timeout
 ├── OperatorError   an operator raised in its worker, with the remote traceback; or it wrote into what it was given
+├── StartRefused    a process of the run says why it cannot start: a data set, a model or an option of it is wrong
 ├── WaitTimeout     something did not happen in time: carries the name of the wait
 └── WorkerDied      a process of the run is gone: carries its name and how it ended
 """
 
 from __future__ import annotations
 
-__all__ = ["DataError", "EngineError", "OperatorError", "PoolError", "PoolFull", "RlflowError", "UsageError", "WaitTimeout", "WorkerDied"]
+__all__ = [
+    "DataError", "EngineError", "OperatorError", "PoolError", "PoolFull", "RlflowError", "StartRefused", "UsageError", "WaitTimeout",
+    "WorkerDied",
+]  # fmt: skip
 
 
 class RlflowError(Exception):
@@ -43,6 +47,10 @@ class PoolFull(PoolError):
 
 class OperatorError(RlflowError):
     """An operator raised in its worker, or changed what it was given."""
+
+
+class StartRefused(RlflowError):
+    """A process of the run cannot start, and starting it again will not help."""
 
 
 class WaitTimeout(RlflowError):

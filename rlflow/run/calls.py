@@ -62,7 +62,7 @@ class Caller:
         for key in keys:
             by_lane.setdefault(key.lane, []).append(key)
         for lane, freed in by_lane.items():
-            self.peers[self.lanes[lane]].send(Free(tuple(freed)))
+            self.peers[self.lanes[lane]].send(Free(tuple(freed)))  # one that has ended hears nothing: who takes its lane over is told
 
 
 def process_name(worker: Worker, rank: int = 0) -> str:

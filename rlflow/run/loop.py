@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ..data.pool.protocol import Key
-from ..errors import DataError, RlflowError
+from ..errors import DataError, RlflowError, StartRefused
 from .batchscope import BatchScope
 from .calls import BACKSTOP
 from .controller import events as ev
@@ -39,9 +39,9 @@ from .staff import Staff
 class Loop:
     """One run, from the first process to `Finish`."""
 
-    def __init__(self, view: GraphView, staff: Staff, config: Config, report: Report, *, seed: int, dataset_rows: int) -> None:
+    def __init__(self, view: GraphView, staff: Staff, config: Config, report: Report, *, seed: int) -> None:
         self.view, self.staff, self.caller, self.report = view, staff, staff.caller, report
-        self.state, self.seed, self.dataset_rows = State(config), seed, dataset_rows
+        self.state, self.seed = State(config), seed
         self.finish: asyncio.Future[ev.Finish] = asyncio.get_running_loop().create_future()
         self._events: asyncio.Queue[ev.AnyEvent] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -66,13 +66,19 @@ class Loop:
                 timer.cancel()
             await asyncio.gather(worker, *self._tasks, return_exceptions=True)
 
+    @property
+    def began(self) -> bool:
+        """Whether everybody who is needed for a step has come up."""
+        return self.state.workers_up and any(engine.start and engine.state != "down" for engine in self.state.fleet)
+
     def tell(self, event: ev.AnyEvent) -> None:
         self._events.put_nowait(event)
 
     def died(self, process: str, why: str) -> None:
-        """A process is gone: an engine is down, or a worker."""
+        """A process is gone: an engine is down, which is its server and its rollout process, or a worker."""
         engine = self.staff.engine_of(process)
         if engine is not None:
+            self._spawn(self.staff.end_engine(engine))
             self.tell(ev.EngineDown(engine, self.state.engines[engine].start, why))
         else:
             self.tell(ev.TrainerDown(process, self.state.workers_start, why))
@@ -138,7 +144,9 @@ class Loop:
     async def _start(self, action: ev.Start) -> None:
         await asyncio.sleep(action.after)
         try:
-            capacity = await self.staff.start_engine(action.engine)
+            capacity = await self.staff.start_engine(action.engine, self._seconds("engine start"))
+        except StartRefused:
+            raise
         except RlflowError as error:
             self.tell(ev.EngineDown(action.engine, action.start, str(error)))
         else:
@@ -179,7 +187,7 @@ class Loop:
     # --- the stream ---------------------------------------------------------------------------------------------------------------
     async def _dispatch(self, action: ev.Dispatch) -> None:
         trajectory = action.trajectory
-        _, row = prompt_of(trajectory.uid, self.dataset_rows, self.seed)
+        _, row = prompt_of(trajectory.uid, self.staff.rows[self.view.source.id], self.seed)
         prompt = (row, trajectory.uid, trajectory.traj_uid)
         sampler = self.view.sampler
         call = self._engine_call(sampler.id, action.version_tag, action.engine, prompt)

@@ -1,6 +1,6 @@
 """What a run tells: metrics.jsonl, one line a step, and the same to a person through a View.
 
-put(done) / freed(keys)    bytes that lie in the pool
+put(done) / freed(keys)    what lies in the pool
 measured, took             between two steps: numbers and seconds of what happens beside the batch
 trained                    one step is done: a line {"kind": "step", ...}
 evaluated                  a line {"kind": "held_out", ...}
@@ -54,6 +54,10 @@ class Report:
         for key in keys:
             self._held.remove(key)  # KeyError: freed twice, or never put, which is a fault of ours
             self.outstanding -= key.nbytes
+
+    def held(self, lane: int) -> list[Key]:
+        """The blocks of one lane that lie in the pool."""
+        return [key for key in self._held if key.lane == lane]
 
     def measured(self, numbers: Mapping[str, float]) -> None:
         self._metrics |= numbers

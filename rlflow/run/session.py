@@ -20,17 +20,18 @@ from typing import Any
 import uvloop
 
 from ..compile.plan import Plan
-from ..errors import PoolError, RlflowError, UsageError
+from ..errors import PoolError, RlflowError, UsageError, WorkerDied
 from .calls import engine_names
 from .controller import events as ev
 from .controller.state import Config, Hop
+from .controller.waits import WAITS
 from .graph import GraphView
 from .launch import Fleet
 from .loop import Loop
 from .record import FILE, Options, Record, Told
 from .report import Report, View
 from .rundir import RunDir
-from .staff import Staff, Surroundings, socket_path
+from .staff import Staff, Surroundings
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -96,7 +97,8 @@ class _Session:
         self.stops = 0
 
     async def run(self) -> Outcome:
-        self.fleet = fleet = Fleet(self.run_dir, socket_path(self.run_dir.path))
+        self.early: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.fleet = fleet = Fleet(self.run_dir, self.run_dir.path / "sites" / "controller.sock", self._died)
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
         around = Surroundings(seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes)
         staff = Staff(self.view, self.run_dir, fleet, around)
@@ -112,7 +114,7 @@ class _Session:
 
     async def _outcome(self, staff: Staff, fleet: Fleet) -> Outcome:
         try:
-            return await self._watched(fleet, self._run(staff, fleet))
+            return await self._watched(self._run(staff, fleet))
         except asyncio.CancelledError:
             return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
         except (RlflowError, OSError) as error:
@@ -121,28 +123,29 @@ class _Session:
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")
         await fleet.listen()
-        await staff.start_workers()
-        await asyncio.gather(*(staff.start_engine(name) for name in staff.engines))
         report = Report(self.view, self.run_dir, self.screen, staff.peers)
-        rows = staff.rows[self.view.source.id]
-        self.loop = Loop(self.view, staff, schedule(self.view, self.options), report, seed=self.options.seed, dataset_rows=rows)
+        staff.held = report.held
+        await staff.start_workers(None, WAITS["worker start"].seconds)
+        self.loop = Loop(self.view, staff, schedule(self.view, self.options), report, seed=self.options.seed)
         finish = await self.loop.run()
         if finish.outcome == "done" and report.outstanding:
             raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
         return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
 
-    async def _watched(self, fleet: Fleet, job: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """The outcome of `job`; a process that dies while it runs is told to the loop, or ends what has not come to a loop yet."""
+    def _died(self, process: str, error: WorkerDied) -> None:
+        """A process is gone: the loop decides what then happens, once there is one."""
+        if self.loop is not None:
+            self.loop.died(process, str(error))
+        elif not self.early.done():
+            self.early.set_exception(error)
+
+    async def _watched(self, job: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The outcome of `job`; a process that dies before there is a loop ends it."""
         task = asyncio.ensure_future(job)
-        either: set[asyncio.Future[Any]] = {task, fleet.died}
+        either: set[asyncio.Future[Any]] = {task, self.early}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                process, error = fleet.died.result()
-                if self.loop is None:
-                    raise error
-                self.loop.died(process, str(error))
-            return await task
+            return self.early.result() if self.early.done() else await task
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -163,7 +166,7 @@ class _Session:
         self.stops += 1
         if self.fleet is not None and self.fleet.stopping:
             self.fleet.hurry()
-        elif self.loop is None:
+        elif self.loop is None or not self.loop.began:
             self.screen.note("stopping before the first step")
             task.cancel()
         else:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from ..data.pool.arena import ArenaHandle
+from ..data.pool.protocol import Key
 
 
 class SiteFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class SiteFile(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     arena: ArenaHandle
     rendezvous: str = ""
+    live: tuple[Key, ...] | None = None  # it takes its lane over, with these blocks; None: it is the first to write it
+    checkpoint: str = ""  # folder of the worker in the checkpoint that it goes on from
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))

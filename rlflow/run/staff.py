@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..compile import ir
 from ..data.pool.arena import ArenaHandle, ShmArena
+from ..data.pool.protocol import Key
 from ..errors import UsageError
 from ..language.worker import Site, Worker
 from ..modules import make_worker
@@ -24,6 +26,7 @@ from .calls import BACKSTOP, Caller, engine_names, process_name, rollout_name
 from .controller.waits import WAITS
 from .graph import GraphView
 from .launch import Fleet
+from .messages import Free
 from .rundir import RunDir
 from .site import SiteFile
 from .transport import Peer
@@ -42,7 +45,10 @@ class Surroundings:
 
 
 class Staff:
-    """The processes of one run by role. `rows`: prompts of each data set, known once a rollout process is up."""
+    """The processes of one run by role, started and started again.
+
+    rows: prompts of each data set, known once a rollout process is up. held: blocks of a lane that somebody will read yet.
+    """
 
     def __init__(self, view: GraphView, run_dir: RunDir, fleet: Fleet, around: Surroundings) -> None:
         self.view, self.run_dir, self.fleet, self.around = view, run_dir, fleet, around
@@ -51,7 +57,7 @@ class Staff:
         servers = {w.id for w in view.graph.workers if w.id in used and self._argv(w, w.name, Path("?")) is not None}
         self.engines = {name: w for w in view.graph.workers if w.id in servers for name in engine_names(w)}
         self.trainers = [w for w in view.graph.workers if w.id in used - servers]
-        ranks = [process_name(self.workers[w.id], rank) for w in self.trainers for rank in range(w.dp_size)]
+        ranks = [name for worker in self.trainers for name in self._ranks(worker)]
         lanes = [HOST, *ranks, *map(rollout_name, self.engines)]
         clash = {name for name in lanes if lanes.count(name) > 1} | {name for name in self.engines if name in lanes}
         if clash:
@@ -60,58 +66,84 @@ class Staff:
         self.peers: dict[str, Peer] = {}
         self.caller = Caller(self.peers, self.workers, lanes)
         self.rows: dict[int, int] = {}
+        self.held: Callable[[int], Iterable[Key]] = lambda lane: ()
+        self._written: set[int] = set()  # lanes that have or had a writer
         self._addresses: dict[str, str] = {}
 
     # --- start --------------------------------------------------------------------------------------------------------------------
-    async def start_workers(self) -> None:
-        """Host and trainers, all at once; then the loads of the plan."""
-        jobs = [self._start(HOST, "host", None, 0, 1)]
-        for worker in self.trainers:
-            rendezvous = f"file://{self.run_dir.path}/sites/{worker.name}.rendezvous" if worker.dp_size > 1 else ""
-            for rank in range(worker.dp_size):
-                name = process_name(self.workers[worker.id], rank)
-                jobs.append(self._start(name, "worker", worker, rank, worker.dp_size, rendezvous))
-        await asyncio.gather(*jobs)
-        await self.caller.everywhere(self.view.loads, WAITS["worker start"].seconds)
+    async def start_workers(self, checkpoint: Path | None, timeout: float) -> None:
+        """Host and trainers, all at once, in the place of those there were; then the loads of the plan.
 
-    async def start_engine(self, name: str) -> int:
-        """An engine's server and its rollout process, unless they are up; how many trajectories it can run at once."""
-        engine = self.engines[name]
-        if name in self._addresses:
-            return self.workers[engine.id].capacity
-        ready = self.run_dir.path / "sites" / f"{name}.ready.json"
+        checkpoint: that trained workers go on from; None: from what they load. timeout: of each process, in seconds.
+        Raises StartRefused, WorkerDied or WaitTimeout of the first that does not start.
+        """
+        await self.fleet.end([HOST, *(name for worker in self.trainers for name in self._ranks(worker))])
+        jobs = [self._start(HOST, "host", None, timeout)]
+        restored = {worker.id for worker in self.trained()} if checkpoint else set[int]()
+        for worker in self.trainers:
+            rendezvous = self.run_dir.path / "sites" / f"{worker.name}.rendezvous"
+            rendezvous.unlink(missing_ok=True)  # of those who met there before
+            more = {
+                "dp_size": worker.dp_size,
+                "rendezvous": f"file://{rendezvous}" if worker.dp_size > 1 else "",
+                "checkpoint": str(checkpoint / worker.name) if checkpoint and worker.id in restored else "",
+            }
+            jobs += [self._start(name, "worker", worker, timeout, rank=rank, **more) for rank, name in enumerate(self._ranks(worker))]
+        await _all(jobs)
+        await self.caller.everywhere(self.view.loads, timeout)
+
+    async def start_engine(self, name: str, timeout: float) -> int:
+        """An engine's server and its rollout process, in the place of those there were; how many trajectories it can run at once.
+
+        Raises StartRefused, WorkerDied, WaitTimeout or EngineError.
+        """
+        await self.end_engine(name)
+        engine, ready = self.engines[name], self.run_dir.path / "sites" / f"{name}.ready.json"
         ready.unlink(missing_ok=True)
         argv = self._argv(engine, name, ready)
         assert argv is not None
-        address, _ = await asyncio.gather(
-            self.fleet.start_server(name, [*argv, "--parent-pid", str(os.getpid())], ready),
-            self._start(rollout_name(name), "rollout", engine, 0, 1),
-        )
-        self._addresses[name] = address
+
+        async def serve() -> None:
+            self._addresses[name] = await self.fleet.start_server(name, [*argv, "--parent-pid", str(os.getpid())], ready, timeout)
+
+        await _all([serve(), self._start(rollout_name(name), "rollout", engine, timeout)])
         return self.workers[engine.id].capacity
 
-    async def _start(self, name: str, role: str, worker: ir.Worker | None, rank: int, dp_size: int, rendezvous: str = "") -> None:
+    async def end_engine(self, name: str) -> None:
+        """One is of no use without the other."""
+        self._addresses.pop(name, None)
+        await self.fleet.end([name, rollout_name(name)])
+
+    async def _start(self, name: str, role: str, worker: ir.Worker | None, timeout: float, **more: Any) -> None:
+        lane = self.caller.lanes.index(name)
+        live = tuple(self.held(lane)) if lane in self._written else None
         file = SiteFile(
+            **{"rank": 0, "dp_size": 1} | more,
             name=name,
             role=role,  # type: ignore[arg-type]
             worker=worker.id if worker else None,
-            rank=rank,
-            dp_size=dp_size,
             seed=self.around.seed,
             threads=self.workers[worker.id].capacity if worker else 1,
             plan=str(self.around.plan),
             modules=self.around.modules,
             run_dir=str(self.run_dir.path),
-            socket=str(self.fleet.socket),
+            socket=self.fleet.address,
             parent=os.getpid(),
             arena=self.arena_handle,
-            rendezvous=rendezvous,
+            live=live,
         )
         path = self.run_dir.path / "sites" / f"{name}.json"
         file.write(path)
-        hello, self.peers[name] = await self.fleet.start_worker(name, path)
-        self.peers[name].late = self.caller.free_late
+        self._written.add(lane)
+        hello, peer = await self.fleet.start_worker(name, path, timeout)
+        if freed := set(live or ()) - set(self.held(lane)):  # while nobody was there to be told
+            peer.send(Free(tuple(freed)))
+        peer.late = self.caller.free_late
+        self.peers[name] = peer
         self.rows |= hello.rows
+
+    def _ranks(self, worker: ir.Worker) -> list[str]:
+        return [process_name(self.workers[worker.id], rank) for rank in range(worker.dp_size)]
 
     @property
     def arena_handle(self) -> ArenaHandle:
@@ -159,7 +191,12 @@ class Staff:
         return found[-1] if found else None
 
 
-def socket_path(run_dir: Path) -> Path:
-    """Where the workers call back: in the run's folder, unless that is too long for a Unix socket (107 bytes)."""
-    path = run_dir / "sites" / "controller.sock"
-    return path if len(os.fsencode(path)) <= 107 else Path(tempfile.mkdtemp(prefix="rlflow-")) / "controller.sock"
+async def _all(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Raises what the first of them raised; the others are given up then."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,6 +1,6 @@
 """A worker process: `python -m rlflow.run.worker SITE_FILE`.
 
-    site file → import the user's modules → plan → Worker.open → Hello → { Call → operator → block in the pool → Done }
+    site file → import the user's modules → plan → Worker.open, restore → Hello → { Call → operator → block in the pool → Done }
                                                         └── a wrong path, data set, option → CannotStart
 
 Calls run one after the other in the main thread, in the order they arrive: a worker runs its operators in the order of the
@@ -60,8 +60,10 @@ class _Process:
             worker.site = self._site(worker, "")
         if self.own is not None:
             self.own.open(self.own.site)
+            if file.checkpoint:
+                self.own.restore(Path(file.checkpoint))
         self.interpreter = Interpreter(self.view, self.workers)
-        self.pool = ShmPool.attach(file.arena, lane=file.name)
+        self.pool = ShmPool.attach(file.arena, lane=file.name, live=file.live)
         self.stream = Stream(self.view, self.interpreter) if file.role == "rollout" else None
         self.threads = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="trajectory") if self.stream else None
 

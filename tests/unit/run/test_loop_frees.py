@@ -120,8 +120,9 @@ class Staff:
 
     def __init__(self, caller: Here) -> None:
         self.caller, self.engine = caller, caller.view.engine
+        self.rows = {caller.view.source.id: 3}
 
-    async def start_engine(self, name: str) -> int:
+    async def start_engine(self, name: str, timeout: float) -> int:
         return 8
 
     def engine_id(self, name: str) -> int:
@@ -162,7 +163,7 @@ def run(pool: ShmPool, folder: Path) -> tuple[Here, Report]:
     async def loop() -> Report:
         report = Report(here.view, run_dir, Silent(), {})
         staff: Any = Staff(here)
-        finish = await asyncio.wait_for(Loop(here.view, staff, config, report, seed=0, dataset_rows=3).run(), 60)
+        finish = await asyncio.wait_for(Loop(here.view, staff, config, report, seed=0).run(), 60)
         assert finish.outcome == "done", finish
         return report
 
