@@ -12,6 +12,7 @@ runs/NAME/
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +22,36 @@ from ..errors import UsageError
 
 
 class RunDir:
-    """Creates `root/name`; a name that is taken is refused, a missing one is made of the pipeline and the time."""
+    """A folder that is there; `create` makes one."""
 
-    def __init__(self, root: Path, name: str | None, pipeline: str) -> None:
-        self.name = name or self._free_name(root, f"{pipeline}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-        if Path(self.name).name != self.name or self.name in (".", ".."):
-            raise UsageError(f"--name {self.name!r} is not a plain folder name")
-        self.path = (root / self.name).resolve()
-        try:
-            self.path.mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(f"run {self.path} exists already: choose another --name, or remove it") from None
-        except OSError as error:
-            raise UsageError(f"--root {root}: no folder for the run can be made there ({error.strerror})") from None
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path.resolve(), path.name
         for folder in ("logs", "checkpoints", "sites"):
-            (self.path / folder).mkdir()
+            (self.path / folder).mkdir(exist_ok=True)
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
 
     @staticmethod
-    def _free_name(root: Path, name: str) -> str:
-        tried, i = name, 2
-        while (root / tried).exists():
-            tried, i = f"{name}-{i}", i + 1
-        return tried
+    def create(root: Path, name: str | None, pipeline: str) -> RunDir:
+        """`root/name`; a name that is taken is refused, a missing one is made of the pipeline and the time."""
+        name = name or _free_name(root, f"{pipeline}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        if Path(name).name != name or name in (".", ".."):
+            raise UsageError(f"--name {name!r} is not a plain folder name")
+        path = (root / name).resolve()
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise UsageError(f"run {path} exists already: choose another --name, or remove it") from None
+        except OSError as error:
+            raise UsageError(f"--root {root}: no folder for the run can be made there ({error.strerror})") from None
+        return RunDir(path)
+
+    @staticmethod
+    def reopen(path: Path) -> RunDir:
+        """Of a run that goes on: its metrics are appended to, after the last whole line."""
+        metrics = path / "metrics.jsonl"
+        if metrics.exists() and (content := metrics.read_bytes()) and not content.endswith(b"\n"):
+            os.truncate(metrics, content.rfind(b"\n") + 1)
+        return RunDir(path)
 
     def write_json(self, name: str, value: Any) -> Path:
         return self.write(name, msgspec.json.format(msgspec.json.encode(value, enc_hook=str)) + b"\n")
@@ -71,3 +79,10 @@ class RunDir:
 
     def close(self) -> None:
         self._metrics.close()
+
+
+def _free_name(root: Path, name: str) -> str:
+    tried, i = name, 2
+    while (root / tried).exists():
+        tried, i = f"{name}-{i}", i + 1
+    return tried

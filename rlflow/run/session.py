@@ -57,7 +57,7 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     view = GraphView(plan.scheduled(watermark=options.watermark))
     view.check_runnable()
     schedule(view, options)
-    run_dir = RunDir(options.root, options.name, plan.graph.name)
+    run_dir = RunDir.create(options.root, options.name, plan.graph.name)
     run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
     try:
         return uvloop.run(_Session(view, run_dir, options, screen, modules).run())

@@ -30,7 +30,7 @@ def nothing_told() -> None:
 
 def with_fleet(tmp_path: Path, body: Callable[[Fleet], Awaitable[None]]) -> None:
     async def run() -> None:
-        run_dir = RunDir(tmp_path, "run", "small")
+        run_dir = RunDir.create(tmp_path, "run", "small")
         fleet = Fleet(run_dir, run_dir.path / "sites" / "s", lambda name, error: told.append((name, error)))
         try:
             await fleet.listen()

@@ -167,7 +167,7 @@ def run(pool: ShmPool, folder: Path) -> tuple[Here, Report]:
         assert finish.outcome == "done", finish
         return report
 
-    run_dir = RunDir(folder, "one", "filtered")
+    run_dir = RunDir.create(folder, "one", "filtered")
     try:
         return here, asyncio.run(loop())
     finally:

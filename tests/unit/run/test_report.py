@@ -40,7 +40,7 @@ class Screen:
 
 @pytest.fixture
 def report(tmp_path: Path) -> Iterator[Report]:
-    run_dir = RunDir(tmp_path, "one", "small")
+    run_dir = RunDir.create(tmp_path, "one", "small")
     yield Report(GraphView(small()), run_dir, Screen(), {})
     run_dir.close()
 
