@@ -7,6 +7,7 @@ RlflowError
 ├── EngineError     an engine answered with an error, or with something else than its contract says
 ├── PoolError       a key that no longer exists, a column that was never put
 │   └── PoolFull    no room in the pool within the timeout
+├── LedgerError     the ledger of a run is damaged, of another version, or cannot be written
 ├── OperatorError   an operator raised in its worker, with the remote traceback; or it wrote into what it was given
 ├── StartRefused    a process of the run says why it cannot start: a data set, a model or an option of it is wrong
 ├── WaitTimeout     something did not happen in time: carries the name of the wait
@@ -16,8 +17,8 @@ RlflowError
 from __future__ import annotations
 
 __all__ = [
-    "DataError", "EngineError", "OperatorError", "PoolError", "PoolFull", "RlflowError", "StartRefused", "UsageError", "WaitTimeout",
-    "WorkerDied",
+    "DataError", "EngineError", "LedgerError", "OperatorError", "PoolError", "PoolFull", "RlflowError", "StartRefused", "UsageError",
+    "WaitTimeout", "WorkerDied",
 ]  # fmt: skip
 
 
@@ -35,6 +36,10 @@ class DataError(RlflowError):
 
 class EngineError(RlflowError):
     """An engine answered with an error or broke its contract."""
+
+
+class LedgerError(RlflowError):
+    """What a run has done cannot be read from its ledger, or not be written to it."""
 
 
 class PoolError(RlflowError):

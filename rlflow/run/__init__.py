@@ -8,5 +8,5 @@ staff.py launch.py calls.py transport.py messages.py    the processes, and how t
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py record.py report.py screen.py                 what a run leaves, was told, and shows
-rowfiles.py                                             rows that outlive their process
+ledger/ rowfiles.py                                     what outlives a kill: what was decided, and rows
 """

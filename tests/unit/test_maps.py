@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2] / "rlflow"
 
 
-@pytest.mark.parametrize("package", ["compile", "data", "data/pool", "engines/train", "language", "run", "run/controller", "show"])
+PACKAGES = ("compile", "data", "data/pool", "engines/train", "language", "run", "run/controller", "run/ledger", "show")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_names_its_files(package: str) -> None:
     said = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
     names = set("".join(c if c.isalnum() or c == "_" else " " for c in said).split())

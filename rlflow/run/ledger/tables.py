@@ -1,0 +1,148 @@
+"""A change as the row of its table, and the rows of all tables as Books.
+
+GroupRow → groups   TrajectoryRow → trajectories   TimelineRow → timelines   SavedRow → saved   PassRate → pass_rates
+BatchRow → batches   EvaluationRow → evaluations     (a last word deletes the row)
+Counters → counters, a row a field                   (one that an older file has no row of takes its default)
+Finished → finished, as intervals; totals, as counts
+
+Columns are the fields of the struct, in their order, then the seal. Tuples are JSON: spans ``[[version, start, end], ...]``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..controller.books import Books
+from ..controller.ids import Span
+from ..controller.intervals import IntervalSet
+from ..controller.journal import BatchRow, Counters, EvaluationRow, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
+from .schema import seal
+
+Row = tuple[Any, ...]
+
+
+def _upsert(table: str, columns: int) -> str:
+    return f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (columns + 1))})"
+
+
+UPSERT = {
+    "groups": _upsert("groups", 9),
+    "trajectories": _upsert("trajectories", 9),
+    "batches": _upsert("batches", 4),
+    "evaluations": _upsert("evaluations", 5),
+    "timelines": _upsert("timelines", 7),
+    "saved": _upsert("saved", 3),
+    "pass_rates": _upsert("pass_rates", 4),
+    "counters": _upsert("counters", 2),
+    "finished": _upsert("finished", 2),
+    "totals": _upsert("totals", 3),
+}
+
+
+def sealed(*values: Any) -> Row:
+    return (*values, seal(values))
+
+
+def _plain(change: msgspec.Struct) -> Row:
+    values = msgspec.structs.astuple(change)
+    return (*values, seal(values))
+
+
+def _trajectory(change: TrajectoryRow) -> Row:
+    c = change
+    values = (c.uid, c.traj_uid, c.attempt, c.version_tag, c.state, c.engine, c.rows, _spans(c.spans), c.hops_done)
+    return (*values, seal(values))
+
+
+def _spans(spans: tuple[Span, ...]) -> str:
+    return _json([msgspec.structs.astuple(span) for span in spans]) if spans else "[]"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _timeline(change: TimelineRow) -> Row:
+    *numbers, hops = msgspec.structs.astuple(change)
+    return sealed(*numbers, _json(hops))
+
+
+STREAMED: dict[type, tuple[str, Callable[[Any], Row]]] = {
+    GroupRow: ("groups", _plain),
+    TrajectoryRow: ("trajectories", _trajectory),
+    TimelineRow: ("timelines", _timeline),
+    SavedRow: ("saved", lambda change: sealed(1, change.timeline, change.version)),
+    PassRate: ("pass_rates", _plain),
+}
+"""Changes that are nothing but the newest row of their key."""
+
+
+def batch_row(change: BatchRow) -> Row:
+    return sealed(change.timeline, change.batch, change.state, _json(change.groups))
+
+
+def evaluation_row(change: EvaluationRow) -> Row:
+    return _plain(change)
+
+
+def load(connection: sqlite3.Connection) -> Books:
+    """All tables, as they are within one read transaction."""
+    books = Books(
+        groups={uid: GroupRow(uid, *rest) for uid, *rest in _rows(connection, "groups")},
+        finished=load_finished(connection),
+        batches={
+            (timeline, batch): BatchRow(timeline, batch, state, _ints(groups))
+            for timeline, batch, state, groups in _rows(connection, "batches")
+        },
+        evaluations={due: EvaluationRow(due, *rest) for due, *rest in _rows(connection, "evaluations")},
+        timelines={timeline: _timeline_row(timeline, *rest) for timeline, *rest in _rows(connection, "timelines")},
+        saved=next((SavedRow(*row[1:]) for row in _rows(connection, "saved")), None),
+        pass_rates={data_row: PassRate(data_row, *rest) for data_row, *rest in _rows(connection, "pass_rates")},
+        counters=load_counters(connection),
+    )
+    for uid, traj_uid, *rest in _rows(connection, "trajectories"):
+        books.trajectories.setdefault(uid, {})[traj_uid] = _trajectory_row(uid, traj_uid, *rest)
+    totals = load_totals(connection)
+    books.trained_groups = totals["trained", ""]
+    books.dropped = Counter({reason: count for (state, reason), count in totals.items() if state == "dropped"})
+    return books
+
+
+def load_finished(connection: sqlite3.Connection) -> IntervalSet:
+    return IntervalSet(_rows(connection, "finished", "ORDER BY start"))
+
+
+def load_totals(connection: sqlite3.Connection) -> Counter[tuple[str, str]]:
+    """(trained, "") or (dropped, reason) -> finished groups."""
+    return Counter({(state, reason): groups for state, reason, groups in _rows(connection, "totals")})
+
+
+def load_counters(connection: sqlite3.Connection) -> Counters | None:
+    found: dict[str, Any] = dict(_rows(connection, "counters"))
+    return Counters(**found) if found else None
+
+
+def _trajectory_row(*row: Any) -> TrajectoryRow:
+    *others, spans, hops_done = row
+    values = (*others, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done)
+    return TrajectoryRow(*values)
+
+
+def _timeline_row(*row: Any) -> TimelineRow:
+    *others, hops = row
+    values = (*others, tuple(msgspec.json.decode(hops)))
+    return TimelineRow(*values)
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return msgspec.json.decode(text, type=tuple[int, ...])
+
+
+def _rows(connection: sqlite3.Connection, table: str, order: str = "") -> list[Row]:
+    """Without their seals."""
+    return [row[:-1] for row in connection.execute(f"SELECT * FROM {table} {order}")]
