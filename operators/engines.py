@@ -12,14 +12,16 @@ import hashlib
 import logging
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, State, Weights, Worker, dims, fresh, operator
-from rlflow.errors import EngineError
-from rlflow.measure import note
+from rlflow.errors import EngineError, OperatorError, WaitTimeout
+from rlflow.measure import collected, note
 
-from .environment import Dialogue, Environment
+from .dialogue import DEFAULT_LIMITS, EnvironmentLimits
+from .environment import Environment
 from .fields import (
     AttentionMask,
     B,
@@ -37,11 +39,12 @@ from .fields import (
     TrajectoryCount,
     Values,
 )
-from .flatten import Turn, chain, flatten
+from .flatten import Turn, flatten
 from .models import TINY, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
-from .records import CriticForward, ModelRows, PolicyForward, Prompts, Sample, Trajectories
+from .records import CriticForward, EpisodeSample, ModelRows, PolicyForward, Prompts, Sample, Trajectories
 from .reward import RewardFn
-from .samples import Played, baselines_of, held_out, sample_of
+from .samples import Played, baselines_of, episodes_of, held_out, sample_of
+from .turns import Ask, Course, Rules, TurnLoop
 
 if TYPE_CHECKING:
     import torch
@@ -110,139 +113,133 @@ class Embedded(Worker):
         Sampled at the worker's temperature with a seed of (run, uid, traj_uid), until the end-of-sequence token or `max_new_tokens`.
         Raises EngineError if the engine aborts the request or breaks its contract.
         """
-        return self._sample(policy.version, prompts, environment=None, max_turns=1)
+        return sample_of(self._played(prompts, Rules()), prompts, policy.version)
 
     @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
-    def rollout_turns(self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment, max_turns: int = 16) -> Sample:
+    def rollout_turns(
+        self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment, max_turns: int = 16,
+        max_response_tokens: int | None = None, limits: EnvironmentLimits = DEFAULT_LIMITS,
+    ) -> EpisodeSample:  # fmt: skip
         """Turns with an environment: the model says something, the environment replies, until the episode is over.
 
         One row a trajectory; `response_mask` is 1 on the model's own tokens only, `response_text` is what it said last. An episode
-        still going after `max_turns` turns of the model, or whose next turn does not fit the model's context, ends there: the row
-        keeps what was said until then, the log and the metric episodes/cut tell.
-        Raises OperatorError and DataError naming trajectory, environment and reply for one that misbehaves (`Dialogue`).
+        still going after `max_turns` turns of the model, or after `max_response_tokens` tokens of its own over all turns, or whose next
+        turn does not fit the model's context, ends there: the row keeps what was said until then, the log and the metric episodes/cut
+        tell. Raises what `Dialogue` raises for an environment that misbehaves: it costs this trajectory.
         """
-        return self._sample(policy.version, prompts, environment, max_turns)
+        rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
+        return episodes_of(self._played(prompts, rules), prompts, policy.version)
+
+    @operator(per="row", sizes={B: fresh(), S: fresh()}, copies=OF_PROMPT)
+    def rollout_tree(
+        self, policy: Served[Policy], prompts: Trajectories, *, environment: Environment, forks: tuple[int, ...], max_turns: int = 16,
+        max_response_tokens: int | None = None, limits: EnvironmentLimits = DEFAULT_LIMITS,
+    ) -> EpisodeSample:  # fmt: skip
+        """`rollout_turns` in which trajectories fork: one row a leaf, a prefix that leaves share trained in the first of them only.
+
+        forks: continuations of each turn of the model: (1, 2) is one first turn, and two second turns after the reply to it. An episode
+        that is over before does not fork. The environment is played once a leaf and has to answer the same texts alike (`Environment`).
+        """
+        rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, forks=forks, limits=limits)
+        return episodes_of(self._played(prompts, rules), prompts, policy.version)
 
     @operator(per="row", sink=True)
     def evaluate(
-        self,
-        policy: Served[Policy],
-        prompts: Prompts,
-        *,
-        reward: RewardFn,
-        every: int,
-        environment: Environment | None = None,
-        max_turns: int = 16,
-    ) -> dict[str, float]:
+        self, policy: Served[Policy], prompts: Prompts, *, reward: RewardFn, every: int, environment: Environment | None = None,
+        max_turns: int = 16, max_response_tokens: int | None = None, limits: EnvironmentLimits = DEFAULT_LIMITS,
+    ) -> dict[str, float]:  # fmt: skip
         """Mean reward of greedy answers to held-out prompts, every `every` versions, with what no policy has to beat.
 
         reward: called in this process, so it may not be one that asks a model of its own.
         Returns reward, prompts and, without an environment, best_constant (the best single answer) and best_blind (the best answer
-        that knows the wording of a question but not its operands): over turns, one answer is not what blind play is worth.
+        that knows the wording of a question but not its operands): over turns, one answer is not what blind play is worth. With one,
+        episode_reward is what it gave.
         """
-        played = self._play_greedily(prompts, environment, max_turns)
-        return held_out(played, prompts, reward) | (baselines_of(prompts) if environment is None else {})
+        if environment is None:
+            return held_out(self._answers(_ints(prompts.uid), [_ints(row) for row in prompts.prompt_ids]), prompts, reward) | baselines_of(
+                prompts
+            )
+        rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
+        played = self._played_greedily(prompts, rules)
+        numbers = held_out([leaf.text for leaf in played], prompts, reward)
+        return numbers | {"episode_reward": sum(leaf.reward for leaf in played) / len(played)}
 
-    # --- the turn loop --------------------------------------------------------------------------------------------------------------
-    def _sample(self, version: int, prompts: Trajectories, environment: Environment | None, max_turns: int) -> Sample:
+    # --- turns ----------------------------------------------------------------------------------------------------------------------
+    def _played(self, prompts: Trajectories, rules: Rules) -> list[list[Played]]:
+        """The leaves of each trajectory."""
         played = []
         for i, (uid, number, answer) in enumerate(zip(_ints(prompts.uid), _ints(prompts.traj_uid), prompts.answer, strict=True)):
-            played.append(self._play(_ints(prompts.prompt_ids[i]), answer, environment, (uid, number), max_turns))
-        return sample_of(played, prompts, version)
+            place, prompt = f"trajectory {uid}.{number}", _ints(prompts.prompt_ids[i])
+            loop = self._loop(partial(self._next_turn, place, len(prompt), (uid, number)), rules)
+            played.append(loop.play(prompt, answer, seed=self._seed(uid, number, -1), place=place))
+        return played
 
-    def _play(self, prompt: list[int], answer: str, environment: Environment | None, who: tuple[int, int], max_turns: int) -> Played:
-        """One trajectory, turn after turn. Its own tokens go back as ids, never as text that is encoded again."""
-        place = f"trajectory {who[0]}.{who[1]}"
-        dialogue = self._dialogue(environment, prompt, answer, self._seed(*who, -1), place, max_turns)
-        turns, versions = [Turn(tokens=prompt, own=False)], list[int]()
-        while True:
-            history = [token for turn in turns for token in turn.tokens]
-            said = self._said(history, self._seed(*who, len(turns)), place, prompt)
-            turns.append(Turn(tokens=said.output_ids, own=True, log_probs=said.log_probs))
-            versions += [int(span.version) for span in said.spans for _ in range(span.start, span.end)]
-            text = self._text(said.output_ids)
-            reply = self._reply(dialogue, text, len(history) + len(said.output_ids), place)
-            if reply is None:
-                return Played(row=flatten(chain(turns))[0], versions=versions, text=text, answer=answer)
-            turns.append(Turn(tokens=reply, own=False))
+    def _loop(self, ask: Ask, rules: Rules) -> TurnLoop:
+        return TurnLoop(ask, self.tokenizer, self._text, rules, max_new_tokens=self.max_new_tokens, context=self.context)
 
-    def _play_greedily(self, prompts: Prompts, environment: Environment | None, max_turns: int) -> list[str]:
-        """What is said last to every prompt, at temperature 0."""
+    def _next_turn(self, place: str, prompt: int, who: tuple[int, int] | None, course: Course) -> Generation:
+        """The one place that asks the engine for a turn. who: uid and traj_uid; None: greedy. prompt: how many of the tokens it is.
+
+        Raises EngineError naming the trajectory and how its prompt begins.
+        """
+        from rlflow.engines.rollout import EngineRefused
+
+        seed = None if who is None else self._seed(*who, course.turn, course.branch)
+        try:
+            said = self.client.generate(course.history, self._sampling(seed, course.room))
+        except EngineRefused as error:
+            begins = self._text(course.history[:prompt])[:40]
+            raise EngineRefused(f"{place}, of the prompt {begins!r}...: {error}", error.status) from error
+        if said.finish_reason.type == "abort" or not said.output_ids:
+            raise EngineError(f"{place}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
+        return said
+
+    def _played_greedily(self, prompts: Prompts, rules: Rules) -> list[Played]:
+        """Every held-out prompt at temperature 0. An episode whose environment fails has said nothing; the log and the metrics tell."""
         from concurrent.futures import ThreadPoolExecutor
 
-        ids, uids = [_ints(row) for row in prompts.prompt_ids], _ints(prompts.uid)
-        if environment is None:
-            return self._answers(uids, ids)
+        def play(uid: int, ids: Any, answer: str) -> tuple[Played, dict[str, float]]:
+            prompt, place = _ints(ids), f"held-out prompt {uid}"
+            collected()
+            try:
+                (leaf,) = self._loop(partial(self._next_turn, place, len(prompt), None), rules).play(prompt, answer, seed=0, place=place)
+            except (OperatorError, WaitTimeout) as error:
+                _log.warning("%s; it scores 0", error)
+                note("failed/environment", 1.0)
+                leaf = Played(row=flatten([Turn(tokens=prompt, own=False)])[0], text="")
+            return leaf, collected()
 
-        def last_word(uid: int, prompt: list[int], answer: str) -> str:
-            place = f"held-out prompt {uid}"
-            dialogue, history = self._dialogue(environment, prompt, answer, 0, place, max_turns), list(prompt)
-            while True:
-                said = self._said(history, None, place, prompt)
-                text = self._text(said.output_ids)
-                reply = self._reply(dialogue, text, len(history) + len(said.output_ids), place)
-                if reply is None:
-                    return text
-                history += [*said.output_ids, *reply]
-
-        with ThreadPoolExecutor(min(64, len(ids))) as threads:
-            return list(threads.map(last_word, uids, ids, prompts.answer))
+        uids = _ints(prompts.uid)
+        with ThreadPoolExecutor(min(64, len(uids))) as threads:
+            played = list(threads.map(play, uids, prompts.prompt_ids, prompts.answer))
+        for name, value in (pair for _, numbers in played for pair in numbers.items()):
+            note(name, value)
+        return [leaf for leaf, _ in played]
 
     def _answers(self, uids: list[int], ids: list[list[int]]) -> list[str]:
         """One greedy turn a prompt, all of them in one request."""
         from rlflow.engines.rollout import EngineRefused
 
+        rooms = [self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - len(row))) for row in ids]
         try:
-            said = self.client.generate_batch(ids, [self._sampling(None, len(prompt)) for prompt in ids])
+            said = self.client.generate_batch(ids, [self._sampling(None, room) for room in rooms])
         except EngineRefused as error:  # it does not say which one
             uid, longest = max(zip(uids, ids, strict=True), key=lambda row: len(row[1]))
             which = f"{len(ids)} held-out prompts, the longest is prompt {uid} of {len(longest)} tokens, {self._text(longest)[:40]!r}..."
             raise EngineRefused(f"{which}: {error}", error.status) from error
         return [self._text(answer.output_ids) for answer in said]
 
-    def _dialogue(
-        self, environment: Environment | None, prompt: list[int], answer: str, seed: int, place: str, max_turns: int
-    ) -> Dialogue | None:
-        if environment is None:
-            return None
-        return Dialogue(environment, self.tokenizer, self._text(prompt), answer, seed=seed, place=place, max_turns=max_turns)
-
-    def _reply(self, dialogue: Dialogue | None, text: str, tokens: int, place: str) -> list[int] | None:
-        """The environment's turn, None at the end of the episode. tokens: of the trajectory so far, `text` included."""
-        if dialogue is None:
-            return None
-        reply = dialogue.reply(text)
-        full = reply is not None and self.context is not None and tokens + len(reply) >= self.context
-        if dialogue.cut or full:
-            why = f"after {len(reply or ())} more tokens the model's context of {self.context} is full" if full else "max_turns"
-            _log.warning("%s: the episode was still going after %d turns and ends there (%s)", place, dialogue.turns, why)
-            note("episodes/cut", 1.0)
-        return None if full else reply
-
-    def _said(self, history: list[int], seed: int | None, place: str, prompt: list[int]) -> Generation:
-        """One turn of the model. Raises EngineError naming the trajectory and how its prompt begins."""
-        from rlflow.engines.rollout import EngineRefused
-
-        try:
-            said = self.client.generate(history, self._sampling(seed, len(history)))
-        except EngineRefused as error:
-            raise EngineRefused(f"{place}, of the prompt {self._text(prompt)[:40]!r}...: {error}", error.status) from error
-        if said.finish_reason.type == "abort" or not said.output_ids:
-            raise EngineError(f"{place}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
-        return said
-
-    def _sampling(self, seed: int | None, tokens: int) -> SamplingParams:
-        """seed: None is greedy. tokens: that the turn comes after."""
+    def _sampling(self, seed: int | None, room: int) -> SamplingParams:
+        """seed: None is greedy."""
         from rlflow.engines.rollout import SamplingParams
 
-        room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - tokens))
         greedy = seed is None
         temperature, top_p = (0.0, 1.0) if greedy else (self.temperature, self.top_p)
         return SamplingParams(max_new_tokens=room, temperature=temperature, top_p=top_p, sampling_seed=seed)
 
-    def _seed(self, uid: int, traj_uid: int, turn: int) -> int:
-        """Equal for equal (run, uid, traj_uid, turn), so that a re-sampled trajectory is the same one."""
-        name = f"{self.site.seed}/{uid}/{traj_uid}/{turn}".encode()
+    def _seed(self, uid: int, traj_uid: int, turn: int, branch: tuple[int, ...] = ()) -> int:
+        """Equal for equal (run, uid, traj_uid, turn) and branches taken, so that a re-sampled trajectory is the same one."""
+        name = "/".join(map(str, (self.site.seed, uid, traj_uid, turn, *branch))).encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "little") >> 1
 
     def _text(self, ids: Sequence[int]) -> str:

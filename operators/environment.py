@@ -1,101 +1,76 @@
 """What answers the model's turns on the rollout side. No field of the graph: an environment is configuration.
 
-    episode = environment.start(prompt, answer, seed=...)      one a trajectory
-    model: text ──episode.reply(text)──▶ the next turn's text, or None: the episode is over ──▶ episode.score()
+    start = await environment.reset(prompt, answer, seed=...)       one episode a trajectory; start.text follows the prompt
+    model: text ──await start.episode.step(text)──▶ Reply(text, reward, done) ──▶ the next turn's text, or the end
+    await start.episode.close()                                     at the end, whatever it was
 
-`Dialogue` is what engines hold of an episode: it checks what the environment says, and ends it after `max_turns` turns.
+Both calls have a time limit, and each episode an event loop of its own (lanes.py), so that a call that blocks stops nobody else.
+A reset that fails is tried again, as nothing has happened yet; a step never is: it may have changed the world. What then fails
+is the trajectory, which the run samples anew from a fresh reset.
 
 `HigherLower`: the row's answer is a secret number, the model guesses, the environment says which way to go.
 
     "guess 0-9: "   and the row's answer, the secret, is 6
-    model "3"       reply " higher\\n"
-    model "7"       reply " lower\\n"
-    model "6"       reply None, score 1
+    model "3"       Reply(" higher\\n")
+    model "7"       Reply(" lower\\n")
+    model "6"       Reply(reward=1.0, done=True)
 """
 
 from __future__ import annotations
 
 import re
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from rlflow.errors import DataError, OperatorError
+from rlflow.errors import DataError
 
-from .encoding import encode
-
-__all__ = ["Dialogue", "Environment", "Episode", "HigherLower", "HigherLowerEpisode"]
-
-ResultT = TypeVar("ResultT")
+__all__ = ["Environment", "Episode", "HigherLower", "HigherLowerEpisode", "Reply", "Start"]
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What an environment says to a turn of the model. text: its own turn, not empty unless `done`. reward: of this step.
+
+    done: the episode is over. A text beside it is read by nobody.
+    """
+
+    text: str = ""
+    reward: float = 0.0
+    done: bool = False
+
+
 class Episode(Protocol):
-    """One trajectory's state in its environment; lives in the thread that samples the trajectory."""
+    """One trajectory's state in its environment. Its calls come one after the other, on one event loop."""
 
-    def reply(self, text: str) -> str | None:
-        """The environment's turn after the model said `text`: not empty; None when there is nothing more to say."""
+    async def step(self, text: str) -> Reply:
+        """The model said `text`."""
         ...
 
-    def score(self) -> float:
-        """How well it went so far, 0 .. 1."""
+    async def close(self) -> None:
+        """Nothing more will be said: let go of what is held."""
         ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """An episode that has begun, and what the environment says after the prompt, before the model's first turn."""
+
+    episode: Episode
+    text: str = ""
 
 
 class Environment(Protocol):
     """Makes episodes. A frozen dataclass of plain data, so that it can be written into the plan."""
 
-    def start(self, prompt: str, answer: str, *, seed: int) -> Episode:
-        """An episode for one trajectory of the row (prompt, answer); `seed` is all the chance it may use."""
+    async def reset(self, prompt: str, answer: str, *, seed: int) -> Start:
+        """An episode for one trajectory of the row (prompt, answer); `seed` is all the chance it may use.
+
+        Equal arguments and equal texts give equal replies: where a trajectory forks, each branch plays its own episode up to the fork.
+        Raises DataError for a row that no episode can be made of: that is not tried again.
+        """
         ...
-
-
-class Dialogue:
-    """One episode as an engine holds it: the model's text in, the ids of the reply out.
-
-    place: of the trajectory, for errors. max_turns: of the model; an episode still going after them ends (`cut`).
-    Raises OperatorError naming the environment, the place and what the model said where the environment raises, and DataError
-    where it replies with something else than text that the tokenizer has tokens for, or None.
-    """
-
-    def __init__(
-        self, environment: Environment, tokenizer: Any, prompt: str, answer: str, *, seed: int, place: str, max_turns: int
-    ) -> None:
-        if max_turns < 1:
-            raise DataError(f"max_turns={max_turns}: give at least one turn")
-        self._name, self._tokenizer, self._place, self._max_turns = type(environment).__name__, tokenizer, place, max_turns
-        self.turns = 0
-        self.cut = False
-        start = f"{self._name}.start of the prompt {prompt[:40]!r}"
-        self._episode: Episode = self._asked(lambda: environment.start(prompt, answer, seed=seed), start)
-
-    def reply(self, text: str) -> list[int] | None:
-        """Ids of the environment's turn after the model said `text`; None: the episode is over, or was cut."""
-        self.turns += 1
-        what = f"{self._name}.reply to turn {self.turns}, {text[:40]!r}"
-        reply: Any = self._asked(lambda: self._episode.reply(text), what)
-        if reply is None:
-            return None
-        if not isinstance(reply, str) or not reply:
-            raise DataError(f"{self._place}: {what} is {reply!r}; return text of at least one character, or None to end the episode")
-        try:
-            ids = encode(self._tokenizer, reply)
-        except DataError as error:
-            raise DataError(f"{self._place}: {what} is {reply[:40]!r}: {error}") from error
-        if not ids:
-            raise DataError(f"{self._place}: {what} is {reply[:40]!r}, which the tokenizer has no tokens for")
-        self.cut = self.turns >= self._max_turns
-        return None if self.cut else ids
-
-    def _asked(self, call: Callable[[], ResultT], what: str) -> ResultT:
-        try:
-            return call()
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            said = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-            raise OperatorError(f"{self._place}: {what} raised {said}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +78,8 @@ class HigherLower:
     """Guess a secret integer in at most `turns` guesses.
 
     After a wrong guess the reply is `higher` (the secret is) or `lower`; after text without an integer it is `unclear`.
-    Each of the three is a turn used up. The first integer of a text counts as its guess. With 4 turns a player who halves
-    the range is right about every secret of up to 15 numbers.
+    Each of the three is a turn used up. The first integer of a text counts as its guess. The reward is 1 for the secret, else 0.
+    With 4 turns a player who halves the range is right about every secret of up to 15 numbers.
     """
 
     turns: int = 4
@@ -116,11 +91,11 @@ class HigherLower:
         if self.turns < 1:
             raise DataError(f"HigherLower(turns={self.turns}): give at least one turn")
 
-    def start(self, prompt: str, answer: str, *, seed: int) -> HigherLowerEpisode:
+    async def reset(self, prompt: str, answer: str, *, seed: int) -> Start:
         """Raises DataError if the row's answer is no integer. There is no chance in this game: `seed` is not used."""
         if not _INTEGER.fullmatch(answer.strip()):
             raise DataError(f"HigherLower needs an integer as the row's answer, got {answer!r} for the prompt {prompt!r}")
-        return HigherLowerEpisode(self, int(answer))
+        return Start(HigherLowerEpisode(self, int(answer)))
 
 
 @dataclass
@@ -139,18 +114,17 @@ class HigherLowerEpisode:
     def over(self) -> bool:
         return self.right or len(self.guesses) == self.rules.turns
 
-    def reply(self, text: str) -> str | None:
+    async def step(self, text: str) -> Reply:
         if self.over:
             raise DataError(f"the game about {self.secret} is over after {len(self.guesses)} guesses; start another episode")
         found = _INTEGER.search(text)
         guess = int(found.group()) if found else None
         self.guesses.append(guess)
         if self.over:
-            return None
+            return Reply(reward=float(self.right), done=True)
         if guess is None:
-            return self.rules.unclear
-        return self.rules.higher if guess < self.secret else self.rules.lower
+            return Reply(self.rules.unclear)
+        return Reply(self.rules.higher if guess < self.secret else self.rules.lower)
 
-    def score(self) -> float:
-        """1 once the secret was said, else 0."""
-        return float(self.right)
+    async def close(self) -> None:
+        """A game holds nothing."""

@@ -63,7 +63,7 @@ PositionIds: TypeAlias = Annotated[Tensor, i64[B, S], position]
 Responses: TypeAlias = Annotated[Tensor, i64[B, R], tokens]
 ResponseMask: TypeAlias = Annotated[Tensor, flag[B, R], mask("response")]
 LogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob]
-TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]  # of the weights that sampled a token, -1 where none did
+TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]  # of what sampled a trained token, else -1
 RolloutLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("served")]
 OldLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("current")]
 RefLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("frozen")]
@@ -74,6 +74,7 @@ Advantages: TypeAlias = Annotated[Tensor, f32[B, R], advantage]
 Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
 Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
+EpisodeReward: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]  # Σ over the steps of its environment
 
 # --- rows: text [B] -------------------------------------------------------------------------------------------------------------------
 ResponseText: TypeAlias = Annotated[list[str], text[B], response]

@@ -9,6 +9,7 @@ One leaf, with what each column holds (S system, U user or tool, A the model's o
     responses:          [   U1, A1, U2, A2]   = input_ids[1:]
     response_mask:      [   0,  1,  0,  1 ]   1 only on the model's own tokens, the first time they occur
     rollout_log_probs:  [   0,  lp, 0,  lp]   0 wherever the mask is 0
+    token_versions:     [  -1,  v, -1,  w ]   of the weights that sampled a trained token; -1 wherever the mask is 0
     position_ids:       [0, 1,  2,  3,  4 ]
 
 Only ids: what is trained is what was sampled, never text that was encoded again.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,14 @@ class Turn:
     """One node of the tree: tokens that were either sampled by the model (own) or given to it.
 
     log_probs: of each own token under the weights that sampled it, natural log; None for a turn that is not own.
+    versions: of those weights, for each own token; empty: nobody knows (-1).
     parent: number of the turn that it follows in the list given to `flatten`; None for the root.
     """
 
     tokens: Sequence[int]
     own: bool
     log_probs: Sequence[float] | None = None
+    versions: Sequence[int] = ()
     parent: int | None = None
 
 
@@ -55,14 +58,12 @@ class Row:
     responses: npt.NDArray[np.int64]  # [R]
     response_mask: npt.NDArray[np.bool_]  # [R]
     rollout_log_probs: npt.NDArray[np.float32]  # [R]
+    token_versions: npt.NDArray[np.int32]  # [R]
 
 
 def chain(turns: Iterable[Turn]) -> list[Turn]:
     """Turns of a trajectory that never forks: each follows the one before it."""
-    return [
-        Turn(tokens=turn.tokens, own=turn.own, log_probs=turn.log_probs, parent=number - 1 if number else None)
-        for number, turn in enumerate(turns)
-    ]
+    return [replace(turn, parent=number - 1 if number else None) for number, turn in enumerate(turns)]
 
 
 def flatten(turns: Sequence[Turn]) -> list[Row]:
@@ -70,8 +71,8 @@ def flatten(turns: Sequence[Turn]) -> list[Row]:
 
     `turns` lists parents before children and has one root. A row starts with a token that is not the model's own, since
     nothing before it could predict it. A turn that was stopped before its first token (no tokens) trains nothing.
-    Raises DataError for a tree that is none, for own tokens without exactly one finite log-prob each, and for a row
-    without tokens.
+    Raises DataError for a tree that is none, for own tokens without exactly one finite log-prob each (or with versions for some of
+    them only), and for a row without tokens.
     """
     _check_tree(turns)
     for number, turn in enumerate(turns):
@@ -102,6 +103,7 @@ def _row(turns: Sequence[Turn], leaf: int, path: tuple[int, ...], trains: list[b
         raise DataError(f"leaf {leaf} starts with the model's own token {input_ids[0]}, unpredicted; put a prompt before turn {first}")
     mask = _joined([[train] * len(turns[n].tokens) for n, train in zip(path, trains, strict=True)], np.bool_)
     log_probs = _joined([_log_probs(turns[n], train) for n, train in zip(path, trains, strict=True)], np.float32)
+    versions = _joined([_versions(turns[n], train) for n, train in zip(path, trains, strict=True)], np.int32)
     return Row(
         leaf=leaf,
         path=path,
@@ -111,11 +113,16 @@ def _row(turns: Sequence[Turn], leaf: int, path: tuple[int, ...], trains: list[b
         responses=input_ids[1:].copy(),
         response_mask=mask[1:],
         rollout_log_probs=log_probs[1:],
+        token_versions=versions[1:],
     )
 
 
 def _log_probs(turn: Turn, train: bool) -> Sequence[float]:
     return turn.log_probs if train and turn.log_probs is not None else [0.0] * len(turn.tokens)
+
+
+def _versions(turn: Turn, train: bool) -> Sequence[int]:
+    return turn.versions if train and len(turn.versions) else [-1] * len(turn.tokens)
 
 
 def _joined(parts: Sequence[Sequence[Any]], dtype: Any) -> npt.NDArray[Any]:
@@ -134,9 +141,13 @@ def _check_tree(turns: Sequence[Turn]) -> None:
 
 def _check_turn(number: int, turn: Turn) -> None:
     if not turn.own:
-        if turn.log_probs is not None:
-            raise DataError(f"turn {number} has log-probs but is not the model's own; they would be dropped")
+        if turn.log_probs is not None or len(turn.versions):
+            raise DataError(f"turn {number} has log-probs or versions but is not the model's own; they would be dropped")
         return
+    if len(turn.versions) not in (0, len(turn.tokens)):
+        raise DataError(
+            f"turn {number} has {len(turn.tokens)} own tokens and versions for {len(turn.versions)}; the engine says all or none"
+        )
     if turn.log_probs is None or len(turn.log_probs) != len(turn.tokens):
         given = "none" if turn.log_probs is None else str(len(turn.log_probs))
         raise DataError(f"turn {number} has {len(turn.tokens)} own tokens and log-probs for {given}; the engine gives one a token")

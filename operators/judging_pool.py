@@ -15,28 +15,25 @@ import multiprocessing
 import numbers
 import os
 import pickle
-import queue
 import resource
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from pebble import ProcessPool
 
 from rlflow.errors import OperatorError
 from rlflow.process import die_with_parent
 
+from .keeper import START_S, by_keeper
 from .verifiers import Verifier
 
 __all__ = ["START_S", "Key", "Outcome", "Reason", "Verdict", "Wrong", "discard", "name_of", "pool_of", "score"]
 
 Reason = Literal["", "timeout", "crash", "error", "gave_up"]
-START_S = 60.0  # a process may take this long to come up on a busy machine before a wait is called hopeless
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,6 @@ class Wrong(NamedTuple):
 
 
 Outcome = Verdict | Wrong
-ResultT = TypeVar("ResultT")
 
 
 def name_of(verifier: object) -> str:
@@ -77,33 +73,7 @@ class Key(NamedTuple):
     alone: int = 0  # 0: the pool of all rows; k: the k-th process for rows that are suspected of killing theirs
 
 
-class _Keeper:
-    """One thread that starts the first processes of every pool and lives as long as this process.
-
-    The kernel ties "dies with its parent" to the *thread* that started it, and the caller's thread may end at any time.
-    (Processes that replace killed ones are started by a thread of the pool.)
-    """
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="judging-keeper", daemon=True).start()
-
-    def run(self, job: Callable[[], ResultT]) -> ResultT:
-        done: Future[ResultT] = Future()
-        self._jobs.put((job, done))
-        return done.result(timeout=START_S)
-
-    def _work(self) -> None:
-        while True:
-            job, done = self._jobs.get()
-            try:
-                done.set_result(job())
-            except BaseException as error:
-                done.set_exception(error)
-
-
 _pools: dict[Key, ProcessPool] = {}
-_keeper: _Keeper | None = None
 _lock = threading.Lock()
 
 
@@ -116,8 +86,6 @@ def pool_of(key: Key) -> ProcessPool:
 
 
 def _started(key: Key) -> ProcessPool:
-    global _keeper
-    _keeper = _keeper or _Keeper()
     pool = ProcessPool(
         max_workers=key.workers,
         initializer=_start,
@@ -125,7 +93,7 @@ def _started(key: Key) -> ProcessPool:
         context=multiprocessing.get_context("spawn"),
     )
     try:
-        _keeper.run(lambda: pool.schedule(score, ([], 0.0))).result(timeout=START_S)  # the first job starts the processes
+        by_keeper(lambda: pool.schedule(score, ([], 0.0))).result(timeout=START_S)  # the first job starts the processes
     except (BrokenProcessPool, FutureTimeout) as error:
         _close(pool)
         name = name_of(pickle.loads(key.verifier))

@@ -8,6 +8,7 @@ from .fields import (
     Advantages,
     Answer,
     AttentionMask,
+    EpisodeReward,
     InputIds,
     IsCorrect,
     IsPad,
@@ -79,6 +80,12 @@ class Sample(Record):
     is_pad: IsPad
     response_text: ResponseText
     answer: Answer
+
+
+class EpisodeSample(Sample):
+    """A sample of episodes: what the environment gave on the way to each leaf, too."""
+
+    episode_reward: EpisodeReward
 
 
 class Scores(Record):

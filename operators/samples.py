@@ -1,4 +1,4 @@
-"""From played trajectories to the rows of `Sample`, and from held-out answers to a mean reward."""
+"""From played leaves to the rows of `Sample`, and from held-out answers to a mean reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .baselines import blind_baselines
 from .flatten import Row
-from .records import Prompts, Sample, Trajectories
+from .records import EpisodeSample, Prompts, Sample, Trajectories
 
 if TYPE_CHECKING:
     from .reward import RewardFn
@@ -19,46 +19,59 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One finished trajectory. versions: of the weights that sampled each of its own tokens, in order; text: what was said last."""
+    """One leaf of a finished trajectory. text: what was said last; reward: of the environment, from the first turn to this leaf."""
 
     row: Row
-    versions: Sequence[int]
     text: str
-    answer: str
+    reward: float = 0.0
 
 
-def sample_of(played: Sequence[Played], prompts: Trajectories, version: int) -> Sample:
-    """One row a trajectory, right-padded to the longest: [T, S] and [T, R]. version: published when they were registered."""
+def sample_of(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, version: int) -> Sample:
+    """One row a leaf, the leaves of a trajectory in their order, right-padded to the longest: [B, S] and [B, R].
+
+    trajectories: one a row of `prompts`, each of at least one leaf. version: published when they were registered.
+    """
+    return Sample(**_columns(trajectories, prompts, version))
+
+
+def episodes_of(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, version: int) -> EpisodeSample:
+    """`sample_of`, and what the environment gave."""
+    import torch
+
+    rewards = torch.tensor([leaf.reward for leaves in trajectories for leaf in leaves], dtype=torch.float32)
+    return EpisodeSample(**_columns(trajectories, prompts, version), episode_reward=rewards)
+
+
+def _columns(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, version: int) -> dict[str, Any]:
     import torch  # not at the top: `rlflow check` reads this file and needs no torch
 
-    def padded(name: str) -> npt.NDArray[Any]:
-        return _right_padded([getattr(p.row, name) for p in played])
+    played = [leaf for leaves in trajectories for leaf in leaves]
+    origin = [row for row, leaves in enumerate(trajectories) for _ in leaves]
 
-    rows = len(played)
-    mask = padded("response_mask")
-    versions = np.full(mask.shape, -1, np.int32)
-    versions[mask] = [v for p in played for v in p.versions]
-    return Sample(
-        input_ids=torch.from_numpy(padded("input_ids")),
-        attention_mask=torch.from_numpy(padded("attention_mask")),
-        position_ids=torch.from_numpy(padded("position_ids")),
-        responses=torch.from_numpy(padded("responses")),
-        response_mask=torch.from_numpy(mask),
-        rollout_log_probs=torch.from_numpy(padded("rollout_log_probs")),
-        token_versions=torch.from_numpy(versions),
-        uid=torch.as_tensor(prompts.uid).clone(),
-        traj_uid=torch.as_tensor(prompts.traj_uid).clone(),
-        leaf=torch.from_numpy(np.zeros(rows, np.int64)),
-        version_tag=torch.from_numpy(np.full(rows, version, np.int64)),
-        is_pad=torch.from_numpy(np.zeros(rows, np.bool_)),
-        response_text=[p.text for p in played],
-        answer=[p.answer for p in played],
-    )
+    def padded(name: str, fill: int = 0) -> torch.Tensor:
+        return torch.from_numpy(_right_padded([getattr(leaf.row, name) for leaf in played], fill))
+
+    return {
+        "input_ids": padded("input_ids"),
+        "attention_mask": padded("attention_mask"),
+        "position_ids": padded("position_ids"),
+        "responses": padded("responses"),
+        "response_mask": padded("response_mask"),
+        "rollout_log_probs": padded("rollout_log_probs"),
+        "token_versions": padded("token_versions", -1),
+        "uid": torch.as_tensor(prompts.uid)[origin],
+        "traj_uid": torch.as_tensor(prompts.traj_uid)[origin],
+        "leaf": torch.from_numpy(np.array([leaf.row.leaf for leaf in played], np.int64)),
+        "version_tag": torch.from_numpy(np.full(len(played), version, np.int64)),
+        "is_pad": torch.from_numpy(np.zeros(len(played), np.bool_)),
+        "response_text": [leaf.text for leaf in played],
+        "answer": [prompts.answer[row] for row in origin],
+    }
 
 
-def _right_padded(rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """[rows, longest] of their dtype, 0 or False behind each. In numpy: a torch call hands the GIL on to another trajectory."""
-    padded = np.zeros((len(rows), max(len(row) for row in rows)), rows[0].dtype)
+def _right_padded(rows: Sequence[npt.NDArray[Any]], fill: int) -> npt.NDArray[Any]:
+    """[rows, longest] of their dtype, `fill` behind each. In numpy: a torch call hands the GIL on to another trajectory."""
+    padded = np.full((len(rows), max(len(row) for row in rows)), fill, rows[0].dtype)
     for line, row in zip(padded, rows, strict=True):
         line[: len(row)] = row
     return padded

@@ -63,7 +63,7 @@ class Maker(Writer):
                 self._feedback(name, worker, self.lag if name == "policy" else 0)
 
     def _worker(self, name: str) -> None:
-        cls = {"engine": "Tree" if self.tree else "Embedded", "evaluator": "Embedded", "critic": "TorchCritic", "judge": "Judge"}
+        cls = {"engine": "Embedded", "evaluator": "Embedded", "critic": "TorchCritic", "judge": "Judge"}
         args = [Arg("name", Raw(f'"{name}"'))]
         if name in self.dp:
             args.append(Arg("dp", Raw(str(self.dp[name])), keyword=True))
@@ -106,10 +106,11 @@ class Maker(Writer):
         return Raw(kept)
 
     def _rollout(self) -> tuple[str, list[Arg]]:
+        game = Arg("environment", Raw("HigherLower(turns=3)"), keyword=True)
         if self.tree:
-            return "rollout_tree", []
+            return "rollout_tree", [game, Arg("forks", Raw("(1, 2)"), keyword=True)]
         if self.maybe(4):
-            return "rollout_turns", [Arg("environment", Raw("HigherLower(turns=3)"), keyword=True)]
+            return "rollout_turns", [game]
         return "rollout", []
 
     def _batch(self, sample: Whole, rows: Rows) -> Whole:

@@ -3,7 +3,7 @@
     row       fluency  length_of  add_quality  token_weights  weigh  dense_scores  shift  merge_scores  kl_in_reward
     group     rank_quality  rank_advantage  keep_good (a filter)        batch   whiten  shuffle (a permutation)
     prompts   drop_easy (a filter before dispatch)                      sink    report
-    workers   Judge (a second kind of model)  Tree (a rollout with several leaves a trajectory)
+    workers   Judge (a second kind of model)
     loss      distill
 
 Declarations only: what they would compute does not matter to the compiler.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from operators.engines import Embedded
 from operators.fields import (
     Advantages,
     Answer,
@@ -23,7 +22,6 @@ from operators.fields import (
     InputIds,
     LogProbs,
     OldLogProbs,
-    Policy,
     PromptTemplate,
     R,
     RefLogProbs,
@@ -35,8 +33,8 @@ from operators.fields import (
     Uid,
     reward,
 )
-from operators.records import Advantage, PolicyForward, Sample, Trajectories
-from rlflow import Frozen, Loss, Record, RowsT, Served, Tensor, Worker, f32, fresh, operator, roles
+from operators.records import Advantage, PolicyForward
+from rlflow import Frozen, Loss, Record, RowsT, Tensor, Worker, f32, operator, roles
 from rlflow.language.corrects import Difference
 
 quality, weight = roles("quality weight")
@@ -133,13 +131,6 @@ class Judge(Worker):
 
     @operator(per="row")
     def grade(self, weights: Frozen[JudgeModel], response_text: ResponseText, answer: Answer) -> Quality: ...
-
-
-class Tree(Embedded):
-    """A rollout whose trajectories branch: any number of leaf rows."""
-
-    @operator(per="row", sizes={B: fresh(), S: fresh()})
-    def rollout_tree(self, policy: Served[Policy], prompts: Trajectories, *, width: int = 2) -> Sample: ...
 
 
 # --- what is trained on -------------------------------------------------------------------------------------------------

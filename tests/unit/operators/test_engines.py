@@ -7,12 +7,12 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from scripted import Scripted
 
 from operators.engines import Embedded, Torch, TorchTeacher
 from operators.environment import HigherLower
@@ -120,7 +120,7 @@ def test_with_an_environment_one_constant_answer_is_no_yardstick(engine: Embedde
     ids = torch.tensor([engine.tokenizer.encode("guess 0-9: ", add_special_tokens=False).ids] * 2)
     prompts = Prompts(prompt_ids=ids, uid=torch.arange(2), answer=["6", "7"], template=["t", "t"])
     numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=HigherLower(turns=2))
-    assert numbers.keys() == {"reward", "prompts"}
+    assert numbers.keys() == {"reward", "prompts", "episode_reward"}
 
 
 def test_a_prompt_that_the_engine_refuses_names_the_trajectory_and_the_prompt(engine: Embedded) -> None:
@@ -144,25 +144,12 @@ def test_an_answer_ends_where_the_context_does(engine: Embedded) -> None:
     assert (int(sample.attention_mask.sum()), int(sample.response_mask.sum())) == (512, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endless:
-    """Says the same thing for ever."""
-
-    text: str
-
-    def start(self, prompt: str, answer: str, *, seed: int) -> Endless:
-        return self
-
-    def reply(self, text: str) -> str | None:
-        return self.text
-
-    def score(self) -> float:
-        return 0.0
+MORE = Scripted(script=("say:more\n",))  # for ever
 
 
 def test_an_episode_without_end_is_cut_after_max_turns_and_told(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
     collected()
-    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=Endless(text="more\n"), max_turns=3)
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=MORE, max_turns=3)
     own = sample.response_mask[0].tolist()
     assert sum(value and not own[i - 1] for i, value in enumerate(own)) == 3  # three turns of the model, the last one at the end
     assert own[-1]
@@ -171,21 +158,22 @@ def test_an_episode_without_end_is_cut_after_max_turns_and_told(engine: Embedded
 
 
 def test_an_episode_ends_before_a_reply_that_the_context_has_no_room_for(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
-    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=Endless(text="more\n" * 70), max_turns=9)
+    wordy = Scripted(script=("say:" + "more\n" * 70,))
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=wordy, max_turns=9)
     assert int(sample.attention_mask.sum()) <= 512
     assert sample.response_mask[0].tolist()[-1]
     assert "after 350 more tokens the model's context of 512 is full" in caplog.text
 
 
 def test_a_reply_that_is_no_text_ends_the_trajectory_by_name(engine: Embedded) -> None:
-    with pytest.raises(DataError, match=r"trajectory 5\.1: Endless\.reply to turn 1, '.*' is 5; return text"):
-        engine.rollout_turns(served(), trajectories(engine, [5], [1], "go: "), environment=Endless(text=cast(str, 5)))
+    with pytest.raises(DataError, match=r"trajectory 5\.1: Scripted\.step of turn 1, '.*' is 5; return Reply"):
+        engine.rollout_turns(served(), trajectories(engine, [5], [1], "go: "), environment=Scripted(script=("return:5",)))
 
 
 def test_the_evaluation_bounds_its_turns_too(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
     ids = torch.tensor([engine.tokenizer.encode("go: ", add_special_tokens=False).ids])
     prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3]), answer=["6"], template=["t"])
-    engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=Endless(text="more\n"), max_turns=2)
+    engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=MORE, max_turns=2)
     assert "held-out prompt 3: the episode was still going after 2 turns" in caplog.text
 
 

@@ -14,8 +14,8 @@ from rlflow.errors import DataError
 SYSTEM = Turn(tokens=[1, 2], own=False)
 
 
-def own(tokens: list[int], log_probs: list[float] | None, parent: int | None = None) -> Turn:
-    return Turn(tokens=tokens, own=True, log_probs=log_probs, parent=parent)
+def own(tokens: list[int], log_probs: list[float] | None, parent: int | None = None, versions: tuple[int, ...] = ()) -> Turn:
+    return Turn(tokens=tokens, own=True, log_probs=log_probs, parent=parent, versions=versions)
 
 
 def given(tokens: list[int], parent: int | None = None) -> Turn:
@@ -23,13 +23,14 @@ def given(tokens: list[int], parent: int | None = None) -> Turn:
 
 
 def columns(row: Row) -> dict[str, list[Any]]:
-    names = ("input_ids", "responses", "response_mask", "rollout_log_probs", "position_ids", "attention_mask")
+    names = ("input_ids", "responses", "response_mask", "rollout_log_probs", "token_versions", "position_ids", "attention_mask")
     return {name: np.asarray(getattr(row, name)).tolist() for name in names}
 
 
 def test_three_turns_are_laid_out_as_drawn() -> None:
     turns = [
-        given([10]), given([20]), own([31, 32], [-0.5, -0.25]), given([40]), own([51], [-1.0]), given([60, 61]), own([71], [-2.0])
+        given([10]), given([20]), own([31, 32], [-0.5, -0.25], versions=(3, 4)), given([40]), own([51], [-1.0], versions=(4,)),
+        given([60, 61]), own([71], [-2.0]),
     ]  # fmt: skip
     (row,) = flatten(chain(turns))
     assert columns(row) == {
@@ -37,6 +38,7 @@ def test_three_turns_are_laid_out_as_drawn() -> None:
         "responses": [20, 31, 32, 40, 51, 60, 61, 71],
         "response_mask": [False, True, True, False, True, False, False, True],
         "rollout_log_probs": [0.0, -0.5, -0.25, 0.0, -1.0, 0.0, 0.0, -2.0],
+        "token_versions": [-1, 3, 4, -1, 4, -1, -1, -1],
         "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8],
         "attention_mask": [True] * 9,
     }
@@ -69,6 +71,61 @@ def test_the_shared_prefix_of_a_fork_trains_once() -> None:
     assert [(row.leaf, row.path) for row in (first, second)] == [(0, (0, 1, 2, 3)), (1, (0, 1, 4, 5))]
 
 
+def test_a_forked_trajectory_of_three_turns_in_full() -> None:
+    """S A1 U2 ─┬─ A2 U3 A3     and a third branch that forks off at once: A1' stands beside A1.
+                └─ A2' U3' A3'"""
+    turns = [
+        given([10, 11]),
+        own([21, 22], [-0.5, -0.25], parent=0, versions=(4, 5)),
+        given([30], parent=1),
+        own([41], [-1.0], parent=2, versions=(5,)),
+        given([50, 51], parent=3),
+        own([61, 62], [-2.0, -0.125], parent=4, versions=(5, 6)),
+        own([71, 72], [-1.5, -0.75], parent=2, versions=(5, 5)),
+        given([80], parent=6),
+        own([91], [-3.0], parent=7, versions=(6,)),
+        own([23], [-0.0625], parent=0, versions=(4,)),
+    ]
+    first, second, third = flatten(turns)
+    no, yes = False, True
+    assert columns(first) == {
+        "input_ids": [10, 11, 21, 22, 30, 41, 50, 51, 61, 62],
+        "responses": [11, 21, 22, 30, 41, 50, 51, 61, 62],
+        "response_mask": [no, yes, yes, no, yes, no, no, yes, yes],
+        "rollout_log_probs": [0.0, -0.5, -0.25, 0.0, -1.0, 0.0, 0.0, -2.0, -0.125],
+        "token_versions": [-1, 4, 5, -1, 5, -1, -1, 5, 6],
+        "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+        "attention_mask": [True] * 10,
+    }
+    assert columns(second) == {
+        "input_ids": [10, 11, 21, 22, 30, 71, 72, 80, 91],
+        "responses": [11, 21, 22, 30, 71, 72, 80, 91],
+        "response_mask": [no, no, no, no, yes, yes, no, yes],
+        "rollout_log_probs": [0.0, 0.0, 0.0, 0.0, -1.5, -0.75, 0.0, -3.0],
+        "token_versions": [-1, -1, -1, -1, 5, 5, -1, 6],
+        "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        "attention_mask": [True] * 9,
+    }
+    assert columns(third) == {
+        "input_ids": [10, 11, 23],
+        "responses": [11, 23],
+        "response_mask": [no, yes],
+        "rollout_log_probs": [0.0, -0.0625],
+        "token_versions": [-1, 4],
+        "position_ids": [0, 1, 2],
+        "attention_mask": [True] * 3,
+    }
+    assert [(row.leaf, row.path) for row in (first, second, third)] == [(0, (0, 1, 2, 3, 4, 5)), (1, (0, 1, 2, 6, 7, 8)), (2, (0, 9))]
+
+
+def test_a_leaf_may_have_nothing_to_train() -> None:
+    """Both branches end with a turn that is not the model's: what it said is trained in the first."""
+    first, second = flatten([SYSTEM, own([7], [-0.5], parent=0), given([3], parent=1), given([4], parent=1)])
+    assert first.response_mask.tolist() == [False, True, False]
+    assert second.response_mask.tolist() == [False, False, False]
+    assert second.token_versions.tolist() == [-1, -1, -1]
+
+
 def test_every_own_token_of_a_tree_trains_exactly_once() -> None:
     turns = [SYSTEM, *(own([7], [-1.0], parent=0) for _ in range(3)), given([3], parent=1), own([8, 9], [-1.0, -1.0], parent=4)]
     rows = flatten(turns)
@@ -96,7 +153,7 @@ def test_no_own_token_at_all_gives_a_row_that_trains_nothing() -> None:
 def test_a_single_token_has_no_next_token_position() -> None:
     (row,) = flatten([given([5])])
     assert row.input_ids.tolist() == [5]
-    assert [getattr(row, name).shape for name in ("responses", "response_mask", "rollout_log_probs")] == [(0,)] * 3
+    assert [getattr(row, name).shape for name in ("responses", "response_mask", "token_versions")] == [(0,)] * 3
 
 
 def test_dtypes_are_those_of_the_fields() -> None:
@@ -107,6 +164,7 @@ def test_dtypes_are_those_of_the_fields() -> None:
         "responses": "int64",
         "response_mask": "bool",
         "rollout_log_probs": "float32",
+        "token_versions": "int32",
         "position_ids": "int64",
         "attention_mask": "bool",
     }
@@ -140,7 +198,8 @@ def test_numpy_turns_are_taken_as_they_are() -> None:
         ([SYSTEM, own([7], None, 0)], "turn 1 has 1 own tokens and log-probs for none"),
         ([SYSTEM, own([7], [math.nan], 0)], "turn 1: log-prob of token 0 is nan"),
         ([SYSTEM, own([7], [-math.inf], 0)], "turn 1: log-prob of token 0 is -inf"),
-        ([Turn(tokens=[1], own=False, log_probs=[-1.0])], "turn 0 has log-probs but is not the model's own"),
+        ([Turn(tokens=[1], own=False, log_probs=[-1.0])], "turn 0 has log-probs or versions but is not the model's own"),
+        ([SYSTEM, own([7, 8], [-0.5, -0.5], 0, versions=(1,))], "turn 1 has 2 own tokens and versions for 1"),
         ([own([7, 8], [-0.5, -0.5])], "leaf 0 starts with the model's own token 7"),
         ([given([]), own([7], [-0.5], 0)], "leaf 0 starts with the model's own token 7"),
         ([given([])], "leaf 0 .* has no tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,16 +10,16 @@ import torch
 
 from operators.flatten import Turn, chain, flatten
 from operators.reward import exact_match
-from operators.samples import Played, baselines_of, held_out, sample_of
+from operators.samples import Played, baselines_of, episodes_of, held_out, sample_of
 
 
-def played(prompt: list[int], said: list[int], versions: list[int]) -> Played:
-    turns = chain([Turn(tokens=prompt, own=False), Turn(tokens=said, own=True, log_probs=[-0.5] * len(said))])
-    return Played(row=flatten(turns)[0], versions=versions, text="said", answer="wanted")
+def played(prompt: list[int], said: list[int], versions: list[int]) -> list[Played]:
+    own = Turn(tokens=said, own=True, log_probs=[-0.5] * len(said), versions=versions)
+    return [Played(row=flatten(chain([Turn(tokens=prompt, own=False), own]))[0], text="said")]
 
 
 def prompts_of(uid: list[int], traj_uid: list[int]) -> Any:
-    return SimpleNamespace(uid=torch.tensor(uid), traj_uid=torch.tensor(traj_uid))
+    return SimpleNamespace(uid=torch.tensor(uid), traj_uid=torch.tensor(traj_uid), answer=["wanted"] * len(uid))
 
 
 def test_rows_are_right_padded_to_the_longest() -> None:
@@ -42,6 +43,16 @@ def test_who_a_row_is() -> None:
     assert (sample.uid.tolist(), sample.traj_uid.tolist(), sample.leaf.tolist()) == ([4, 9], [0, 3], [0, 0])
     assert sample.is_pad.tolist() == [False, False]
     assert (sample.response_text, sample.answer) == (["said", "said"], ["wanted", "wanted"])
+
+
+def test_the_leaves_of_a_trajectory_stand_together_under_its_names() -> None:
+    prompt, said = Turn(tokens=[1], own=False), Turn(tokens=[7], own=True, log_probs=[-0.5], versions=[2], parent=0)
+    rows = flatten([prompt, said, replace(said, tokens=[8], versions=[3])])
+    forked = [Played(row=row, text=text, reward=reward) for row, text, reward in zip(rows, "ab", (0.0, 1.0), strict=True)]
+    sample = episodes_of([forked, played([5], [9], [2])], prompts_of([4, 4], [0, 1]), version=2)
+    assert (sample.uid.tolist(), sample.traj_uid.tolist(), sample.leaf.tolist()) == ([4, 4, 4], [0, 0, 1], [0, 1, 0])
+    assert (sample.response_text, sample.answer) == (["a", "b", "said"], ["wanted"] * 3)
+    assert (sample.episode_reward.tolist(), sample.token_versions.tolist()) == ([0.0, 1.0, 0.0], [[2], [3], [2]])
 
 
 def test_dtypes_are_those_of_the_fields() -> None:

@@ -29,8 +29,8 @@ REUSED = {
     "operators.judging_pool:pool_of": "judging processes, by verifier",
     "operators.judging_pool:discard": "takes one of them out",
     "operators.judging_pool:_close_all": "ends them",
-    "operators.judging_pool:_started": "the process that ends them with us",
     "operators.judging_pool:_start": "the verifier of a judging process, for its life",
+    "operators.lanes:_begin": "the lane of a process, for its life",
 }
 # Attributes that a worker's methods set and that are no state of the loop.
 PASSING = {"measured": "numbers of the last call", "_client": "a connection", "tokenizer": "as loaded", "context": "as loaded"}
