@@ -4,7 +4,7 @@
 
 The first axis is always the row axis. Position t of an `R` field speaks about token t + 1 of `input_ids`: `responses = input_ids[:, 1:]`.
 `log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen), or whose they are (teacher).
-A reward is raw (as judged) or shaped (as trained).
+A reward is raw (as judged), shaped (as trained) or of an episode (as its environment gave it).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Advantages: TypeAlias = Annotated[Tensor, f32[B, R], advantage]
 Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
 Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
-EpisodeReward: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]  # Σ over the steps of its environment
+EpisodeReward: TypeAlias = Annotated[Tensor, f32[B], reward("episode")]  # Σ over the steps of its environment
 
 # --- rows: text [B] -------------------------------------------------------------------------------------------------------------------
 ResponseText: TypeAlias = Annotated[list[str], text[B], response]

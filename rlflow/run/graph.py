@@ -268,7 +268,7 @@ class GraphView:
 
     @cached_property
     def reward_metric(self) -> str | None:
-        """The measure that stands for the reward: the number a row of a raw reward, what judges before what samples."""
+        """The measure that stands for the reward: the number a row of a raw reward, else the first raw reward."""
         raw = [f for n in self.needed for i in n.outs if (f := self.graph.fields[i]).declared and str(f.declared.role) == "reward(raw)"]
-        raw.sort(key=lambda f: (f.node == self.sampler.id, len(f.declared.shape) if f.declared else 9))
+        raw.sort(key=lambda f: len(f.declared.shape) if f.declared else 9)
         return f"{self.graph.nodes[raw[0].node].name}/{raw[0].name}" if raw else None
