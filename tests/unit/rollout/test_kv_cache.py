@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"layers": 1, "kv_heads": 1, "head_dim": 2, "dtype": tor
 
 
 def cache(**limits: int) -> SlabCache:
-    return SlabCache(**SIZES, **({"max_slots": 16, "max_length": 1000, "max_tokens": 100_000} | limits))
+    return SlabCache(**SIZES, **({"max_slots": 16, "max_tokens": 100_000} | limits))
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def cache(**limits: int) -> SlabCache:
     [
         (3, 10, {}, (4, 64)),  # rounded up
         (9, 65, {"max_slots": 10}, (10, 128)),
-        (3, 70, {"max_length": 100}, (3 + 1, 100)),
+        (3, 300, {}, (4, 384)),
         (3, 10, {"max_tokens": 200}, (3, 64)),  # 4 × 64 are over the budget, 3 × 64 are not
-        (3, 60, {"max_tokens": 185}, (3, 60)),  # exactly what is asked for
+        (1, 60, {"max_tokens": 60}, (1, 64)),  # one row has its room
     ],
 )
 def test_the_slabs_stay_within_the_budget(slots: int, length: int, limits: dict[str, int], expected: tuple[int, int]) -> None:
@@ -42,7 +42,7 @@ def test_the_slabs_stay_within_the_budget(slots: int, length: int, limits: dict[
 def test_growing_keeps_the_rows_and_clears_the_rest() -> None:
     made = cache()
     made.reserve(2, 3, keep=0)
-    made.start_prefill(0, torch.tensor([[True, True], [True, False]]))
+    made.start_prefill(torch.arange(2), torch.tensor([[True, True], [True, False]]))
     keys = torch.arange(8.0).view(2, 1, 2, 2)
     made.update(keys, keys + 100, 0)
     made.reserve(5, 200, keep=2)
@@ -62,7 +62,7 @@ def test_free_gives_everything_back() -> None:
 def test_moved_rows_carry_their_positions() -> None:
     made = cache()
     made.reserve(3, 4, keep=0)
-    made.start_prefill(0, torch.ones(3, 1, dtype=torch.bool))
+    made.start_prefill(torch.arange(3), torch.ones(3, 1, dtype=torch.bool))
     keys = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 1, 2)
     made.update(keys, keys, 0)
     made.move(torch.tensor([2]), torch.tensor([0]), used=1)

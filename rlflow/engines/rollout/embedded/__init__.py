@@ -7,11 +7,12 @@
                                                           scheduler.py  who is admitted (pure)
                                                           batch.py      the running rows as arrays
                                                           runner.py     prefill and decode on the transformers model
+                                                          fixed_shapes.py  products that do not depend on the other rows
                                                           kv_cache.py   K/V slabs, one slot a row
                                                           sampling.py   next tokens and their log-probs (pure)
                                                           weights.py    load, update, release, fingerprint
 
-One step of the engine thread: take what arrived, admit, prefill the admitted as one right-padded batch, decode one token
+One step of the engine thread: take what arrived, admit, prefill the admitted as right-padded batches of one width, decode one token
 for every running row, hand back what finished. A request:
 
     held (arrived in a pause) → waiting → running → finished

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from rlflow.engines.rollout.embedded.batch import RunningBatch
 from rlflow.engines.rollout.embedded.config import ServerConfig
+from rlflow.engines.rollout.embedded.fixed_shapes import prefill_width, slab_length
 from rlflow.engines.rollout.embedded.request import Request
 from rlflow.engines.rollout.embedded.runner import ModelRunner
 from rlflow.engines.rollout.embedded.sampling import select_tokens
@@ -127,11 +128,11 @@ class EngineCore:
             self._extend(0, self.runner.decode(self.batch.tokens[last], last[1]))
 
     def _admit(self) -> None:
-        waiting = [(len(r.input_ids) + len(r.output_ids), r.limit) for r in self.queue.waiting]
+        waiting = [(prefill_width(len(r.input_ids) + len(r.output_ids)), slab_length(r.limit)) for r in self.queue.waiting]
         count = admissible(
             waiting,
             len(self.batch),
-            self.batch.longest_limit,
+            slab_length(self.batch.longest_limit),
             max_running=self.config.max_running_requests,
             max_total_tokens=self.config.max_total_tokens,
             max_prefill_tokens=self.config.max_prefill_tokens,

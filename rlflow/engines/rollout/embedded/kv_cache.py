@@ -3,8 +3,8 @@
     prefill   attention over the new tokens only; their K/V go to (slot, 0 … len-1)
     decode    one new K/V a row at (slot, length-1); attention over slots [:n], positions [:longest used]
 
-Running rows always are slots 0 … n-1, so decode reads views of the slabs and copies nothing. The slabs grow with demand, by
-doubling, and never beyond `max_tokens` slots × length.
+Running rows always are slots 0 … n-1, so decode reads views of the slabs and copies nothing. The slabs grow with demand, slots by
+doubling and the length as decode reads it (`slab_length`), not beyond `max_tokens` slots × length.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from rlflow.engines.rollout.embedded.fixed_shapes import slab_length
+
 __all__ = ["SlabCache"]
 
 
 class SlabCache(Cache):
     """The cache object handed to the transformers model. Set where to write with `start_*`, then call the model."""
 
-    def __init__(
-        self, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, max_slots: int, max_length: int, max_tokens: int
-    ) -> None:
+    def __init__(self, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, max_slots: int, max_tokens: int) -> None:
         super().__init__(layers=[])
         self._layers, self._kv_heads, self._head_dim, self._dtype = layers, kv_heads, head_dim, dtype
-        self._max_slots, self._max_length, self._max_tokens = max_slots, max_length, max_tokens
+        self._max_slots, self._max_tokens = max_slots, max_tokens
         self.slots = self.length = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._flat = torch.empty(0, dtype=torch.long)  # where each (token, kv head) goes, in a slab seen as [-1, head_dim]
-        self._source: Tensor | None = None  # prefill: which of the padded batch × width tokens are real
-        self._rows = self._used = 0
+        self._source: Tensor | slice = slice(0)  # which of the batch × width tokens are real
+        self._seen: tuple[slice, slice, slice] | None = None  # decode: the part of the slabs that is read
         self.writes = 0
 
     @property
@@ -47,7 +47,8 @@ class SlabCache(Cache):
         """Make room for `slots` rows of `length` tokens, keeping what the first `keep` rows hold."""
         if slots <= self.slots and length <= self.length:
             return
-        new_slots, new_length = self._grown(max(slots, self.slots), max(length, self.length))
+        new_length = slab_length(max(length, self.length))
+        new_slots = self._grown(max(slots, self.slots), new_length)
         for slabs in (self._keys, self._values):
             # zeros, not empty: attention multiplies masked positions by 0, and 0 × NaN is NaN
             shape = (new_slots, self._kv_heads, new_length, self._head_dim)
@@ -60,15 +61,10 @@ class SlabCache(Cache):
                     slabs.append(new)
         self.slots, self.length = new_slots, new_length
 
-    def _grown(self, slots: int, length: int) -> tuple[int, int]:
-        """Sizes rounded up against frequent regrowth, as far as the token budget allows."""
-        roomy_slots = min(self._max_slots, 1 << (slots - 1).bit_length())
-        roomy_length = min(self._max_length, -(-length // 64) * 64)
-        if roomy_slots * roomy_length <= self._max_tokens:
-            return roomy_slots, roomy_length
-        if slots * roomy_length <= self._max_tokens:
-            return slots, roomy_length
-        return slots, length
+    def _grown(self, slots: int, length: int) -> int:
+        """Slots rounded up against frequent regrowth, as far as the token budget allows."""
+        roomy = min(self._max_slots, 1 << (slots - 1).bit_length())
+        return roomy if roomy * length <= self._max_tokens else slots
 
     def move(self, source: Tensor, target: Tensor, used: int) -> None:
         """Copy rows `source` [M] onto rows `target` [M], positions [:used]."""
@@ -79,17 +75,20 @@ class SlabCache(Cache):
         for slab in (*self._keys, *self._values):
             slab[rows] = 0
 
-    def start_prefill(self, first_slot: int, real: Tensor) -> None:
-        """The next forward brings right-padded rows for the slots from `first_slot` on; `real` [B, S] bool marks their tokens."""
+    def start_prefill(self, slots: Tensor, real: Tensor) -> None:
+        """The next forward brings right-padded rows for `slots` [B]; `real` [B, S] bool marks their tokens."""
         row, position = real.nonzero(as_tuple=True)
-        self._source = row * real.shape[1] + position
-        self._flat = self._places(row + first_slot, position)
+        self._source, self._seen = row * real.shape[1] + position, None
+        self._flat = self._places(slots[row], position)
 
     def start_decode(self, position: Tensor, used: int) -> None:
-        """The next forward brings one token a row for slots 0 … n-1 at `position` [n]; rows read positions [:used]."""
-        self._source = None
-        self._rows, self._used = position.shape[0], used
-        self._flat = self._places(torch.arange(self._rows), position)
+        """The next forward brings one token a row for slots 0 … n-1 at `position` [n]; rows read positions [:used].
+
+        It may bring rows behind them, which fill up a tile: nothing of them is kept.
+        """
+        rows = position.shape[0]
+        self._source, self._seen = slice(rows), (slice(rows), slice(None), slice(used))
+        self._flat = self._places(torch.arange(rows), position)
 
     def _places(self, slot: Tensor, position: Tensor) -> Tensor:
         """[N] slots and positions → [N × kv_heads] indices of vectors in a slab."""
@@ -100,11 +99,8 @@ class SlabCache(Cache):
         """Called by each attention layer with [B, kv_heads, S, head_dim]; returns what to attend to, in the same layout."""
         self.writes += 1
         for slab, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
-            tokens = states.transpose(1, 2).reshape(-1, self._kv_heads, self._head_dim)
-            if self._source is not None:
-                tokens = tokens[self._source]
+            tokens = states.transpose(1, 2).reshape(-1, self._kv_heads, self._head_dim)[self._source]
             slab.view(-1, self._head_dim).index_copy_(0, self._flat, tokens.reshape(-1, self._head_dim))
-        if self._source is not None:
+        if self._seen is None:
             return key_states, value_states
-        seen = (slice(self._rows), slice(None), slice(self._used))
-        return self._keys[layer_idx][seen], self._values[layer_idx][seen]
+        return self._keys[layer_idx][self._seen], self._values[layer_idx][self._seen]

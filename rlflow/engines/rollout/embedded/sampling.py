@@ -60,7 +60,7 @@ def truncate(log_probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> 
     tokens of at least min_p times the largest probability.
     """
     ordered, index = log_probs.sort(dim=-1, descending=True)
-    probs = ordered.exp()
+    probs = ordered.softmax(-1)  # not exp, which computes the last elements of all rows together in another way
     rank = torch.arange(log_probs.shape[-1]).expand_as(log_probs)
     drop = (top_k[:, None] > 0) & (rank >= top_k[:, None])
     drop |= probs.cumsum(-1) - probs > top_p[:, None]

@@ -19,17 +19,18 @@ def admissible(
     """How many of the first waiting requests can start now, first come first served.
 
     Args:
-        waiting: (tokens to prefill, longest possible length) of each waiting request, in order of arrival.
-        running, longest: rows that run, and the longest that any of them can become.
+        waiting: (tokens to prefill, longest possible length) of each waiting request, in order of arrival; both as padded.
+        running, longest: rows that run, and the longest that any of them can become, as padded.
 
     The K/V slabs are rectangular (rows × the longest row), so that is what is held against `max_total_tokens`: an admitted
-    request always has room up to its limit. The prefill batch is rectangular too. One request alone always passes the prefill limit.
+    request always has room up to its limit. The prefill batch is rectangular too. One request alone always passes both limits:
+    unpadded it fits, or it would have been refused.
     """
     widest = 0
     for count, (prefill, limit) in enumerate(waiting):
         longest, widest = max(longest, limit), max(widest, prefill)
         rows = running + count + 1
-        fits = rows <= max_running and rows * longest <= max_total_tokens
+        fits = rows <= max_running and (rows == 1 or rows * longest <= max_total_tokens)
         if not fits or (count > 0 and (count + 1) * widest > max_prefill_tokens):
             return count
     return len(waiting)
