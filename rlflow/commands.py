@@ -35,7 +35,11 @@ Swap = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, hel
 SwapA = Annotated[tuple[str, ...], Parameter(name="--a.swap", negative=(), show_default=False, help=SWAP)]
 SwapB = Annotated[tuple[str, ...], Parameter(name="--b.swap", negative=(), show_default=False, help=SWAP)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="the same as JSON")]
-Watermark = Annotated[int, Parameter(help="trajectories in flight; 0: as many as max_lag lets in")]
+Watermark = Annotated[int, Parameter(help="most trajectories in flight; 0: as many as max_lag lets in, fewer while the trainer is slower")]
+Queue = Annotated[int, Parameter(help="batches that may be formed ahead of the one in training")]
+Oversample = Annotated[
+    int, Parameter(help="prompts sampled beyond those of the batches; when a batch is ready, so many slow ones are dropped")
+]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
 
@@ -47,9 +51,15 @@ def run(
     name: Annotated[str | None, Parameter(help="of the run's folder; default: the pipeline and the time")] = None,
     root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
     seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
-    steps: Annotated[int, Parameter(help="batches to train; the data is gone through again when it ends")] = 100,
+    steps: Annotated[int, Parameter(help="batches to train, unless the data ends before")] = 100,
     save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
     watermark: Watermark = 0,
+    queue: Queue = 0,
+    oversample: Oversample = 0,
+    epochs: Annotated[int, Parameter(help="how often the data is gone through; 0: until the steps are done")] = 0,
+    remainder: Annotated[
+        Literal["short", "drop"], Parameter(help="the last prompts, fewer than a batch: a short one, or dropped")
+    ] = "short",
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
     debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
@@ -57,8 +67,11 @@ def run(
     from .run.record import Options
     from .run.session import run as run_plan
 
-    plan = command.plan(parameters, swap, watermark)
-    options = Options(name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, pool_mb=pool_mb)
+    plan = command.plan(parameters, swap, watermark=watermark, queue=queue, oversample=oversample)
+    options = Options(
+        name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, queue=queue, oversample=oversample,
+        epochs=epochs, remainder=remainder, pool_mb=pool_mb,
+    )  # fmt: skip
     _say_replaced(plan)
     told = command.as_told(parameters, swap)
     return _performed(
@@ -101,6 +114,8 @@ def check(
     *,
     swap: Swap = (),
     watermark: Watermark = 0,
+    queue: Queue = 0,
+    oversample: Oversample = 0,
     format: Format = "text",
     dump: Annotated[str | None, Parameter(help=f"print what one pass found out: {', '.join(TABLES)}")] = None,
 ) -> int:
@@ -108,7 +123,7 @@ def check(
     if dump is not None and format != "text":
         raise UsageError(f"--dump {dump} is text for a person: leave out --format {format}")
     try:
-        plan = command.plan(parameters, swap, watermark)
+        plan = command.plan(parameters, swap, watermark=watermark, queue=queue, oversample=oversample)
     except CheckFailed as refused:
         return say_refused(command.name, refused, format)
     _say_replaced(plan)
@@ -161,6 +176,8 @@ def explain(
     *,
     swap: Swap = (),
     watermark: Watermark = 0,
+    queue: Queue = 0,
+    oversample: Oversample = 0,
     sizes: Annotated[str, Parameter(help="LETTER=NUMBER,...: peak bytes for these, as in S=1024,Q=128,text=200")] = "",
     json_: Json = False,
 ) -> int:
@@ -172,7 +189,7 @@ def explain(
     from .show.explain import explain, explain_json
 
     given = sizes_of(sizes) if sizes else None
-    plan = command.plan(parameters, swap, watermark)
+    plan = command.plan(parameters, swap, watermark=watermark, queue=queue, oversample=oversample)
     print(json.dumps(explain_json(plan, given), indent=2) if json_ else explain(plan, given))
     return 0
 

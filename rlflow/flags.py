@@ -52,8 +52,10 @@ class Command:
         self.refs[id(found)] = value
         return found
 
-    def plan(self, parameters: dict[str, Any], swap: Sequence[str] = (), watermark: int = 0) -> Plan:
-        """The checked plan. watermark: trajectories in flight, 0 is as many as max_lag lets in.
+    def plan(
+        self, parameters: dict[str, Any], swap: Sequence[str] = (), *, watermark: int = 0, queue: int = 0, oversample: int = 0
+    ) -> Plan:
+        """The checked plan for a schedule: see `Plan.scheduled`.
 
         Raises CheckFailed, and UsageError for a pipeline that raises while it is traced.
         """
@@ -66,7 +68,7 @@ class Command:
             other = function_of(ref, f"--swap {one}")
             with users_code(f"--swap {one}"), redirect_stdout(sys.stderr):
                 plan = plan.replace(name, other)
-        return plan.scheduled(watermark=watermark)
+        return plan.scheduled(watermark=watermark, queue=queue, oversample=oversample)
 
     def told(self, given: Mapping[str, Any], swap: Sequence[str]) -> str:
         """Its part of the command line."""

@@ -46,6 +46,7 @@ CODES: dict[str, str] = {
     "RLF304": "nothing brings new versions to a worker",
     "RLF307": "rows of another version or policy that nothing corrects",
     "RLF308": "a schedule that lags further than max_lag",
+    "RLF309": "stale tokens that nothing masks",
     # --- placement
     "RLF401": "ranks that do not fit their devices",
     "RLF402": "colocated workers that must be awake at the same time",

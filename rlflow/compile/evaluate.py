@@ -2,7 +2,7 @@
 
 What follows from the plan is put in, unless it is given:
 
-    P        prompts x (max_lag + 1)            prompts in flight
+    P        prompts x (max_lag + 1) + s        prompts in flight
     K        as many as before the filter        it may drop none
     B2       as many as are in flight            of a batch whose rows only the run knows
     padded   the next multiple
@@ -117,11 +117,12 @@ def _known(size: Dim, values: Mapping[str, int]) -> int | None:
 
 
 def _prompts_in_flight(graph: Graph, facts: Facts, root: RowSet) -> int | None:
-    """What the first batch takes, once for each version that a rollout may lag, and once for the version itself."""
+    """What the first batch takes, once for each version that a rollout may lag, and once for the version itself; and those to spare."""
     form = next((r.made_by for r in facts.rowsets if r.how == "form" and [*facts.ancestors(r)][-1].id == root.id), None)
     if form is None:
         return None
-    return int(graph.nodes[form].params["prompts"]) * (1 + max((feedback.max_lag for feedback in graph.feedbacks), default=0))
+    ahead = max((gap.oversample for gap in facts.gaps.values()), default=0)
+    return int(graph.nodes[form].params["prompts"]) * (1 + max((feedback.max_lag for feedback in graph.feedbacks), default=0)) + ahead
 
 
 def _from_parent(graph: Graph, facts: Facts, rows: RowSet, above: int | None, values: Mapping[str, int]) -> int | None:

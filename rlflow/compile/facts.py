@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..language.stale import Stale
 from .ir import Dim, Node, Spec
 
 
@@ -110,6 +111,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     group: int = 0  # trajectories a prompt
     watermark: int = 0  # most trajectories in flight
     queue: int = 0  # batches formed ahead of the one in training
+    oversample: int = 0  # groups let in beyond those that the batches hold
+    stale: Stale = "wait"  # what becomes of groups that are too slow for it
 
 
 class Facts(msgspec.Struct, kw_only=True):

@@ -34,6 +34,7 @@ def freeze(trace: Trace, parameters: dict[str, Any]) -> tuple[Graph, list[Diagno
                 init=f.init.writer.id if f.init.writer else 0,  # add_feedback refuses a feedback without a load
                 owner=trace.adopt(f.init.owner, f.call),
                 max_lag=f.feedback.max_lag,
+                stale=f.feedback.stale,
                 at=f.call.place,
                 via=f.via,
                 closes=tuple(_weights(trace, WeightsArgument("new", w, "next", call.place)) for w, call in f.closes),

@@ -21,6 +21,7 @@ import msgspec
 from ..language.dims import Dim, Fresh
 from ..language.source import Place, Ref
 from ..language.spec import LOG_PROB, READABLE, Role, Spec
+from ..language.stale import Stale
 from ..language.traced import Replaced
 
 __all__ = [
@@ -232,6 +233,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     init: int  # the node that loads the first version
     owner: int
     max_lag: int
+    stale: Stale = "wait"
     at: Place
     via: Place | None
     closes: tuple[WeightsUse, ...]

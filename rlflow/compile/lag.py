@@ -1,6 +1,7 @@
 """How many versions a trained row can be behind, and which watermarks and queues keep that within `max_lag`.
 
-    P prompts a batch · n trajectories a prompt · W trajectories in flight · Q batches formed ahead of the one in training · L max_lag
+    P prompts a batch · n trajectories a prompt · L max_lag · s prompts oversampled
+    W trajectories in flight · Q batches formed ahead of the one in training
 
     published v ──W in flight──▶ landed ──▶ formed: v … v + Q ──▶ trained as batch b        gap = b - v
 
@@ -8,7 +9,7 @@ The controller registers a group only while a batch that it may still train in h
 only if those left behind keep theirs. So the gap is never above L, whatever W and Q; and it comes to L as soon as one step of training
 takes longer than L·P prompts of rollout. W and Q ask for a lag of their own, which admission would never let come true:
 
-    W trajectories of one version fill ⌈W / (n·P)⌉ batches; the last is trained ⌈W / (n·P)⌉ - 1 versions later
+    W trajectories of one version, n·s of them to spare, fill ⌈(W - n·s) / (n·P)⌉ batches; the last is trained that less one versions later
     a queue is full when v + Q is formed of rows of version v
 
       n = 8, P = 32, L = 1: W = 512 asks for a lag of 1, W = 513 for one of 2
@@ -20,6 +21,7 @@ from math import prod
 
 from ..language.diagnostic import Diagnostic, Label
 from ..language.source import argument_place
+from ..language.stale import STALE
 from .facts import Facts, Gap
 from .ir import Feedback, Graph, Node
 
@@ -29,24 +31,30 @@ def asked_lag(*, watermark: int, batch: int, queue: int) -> int:
     return max(-(-watermark // batch) - 1, queue)
 
 
-def highest_watermark(*, max_lag: int, batch: int) -> int:
-    """Trajectories that admission lets in at once: n · (L + 1) · P."""
-    return batch * (max_lag + 1)
+def highest_watermark(*, max_lag: int, batch: int, spare: int = 0) -> int:
+    """Trajectories that admission lets in at once: n · (L + 1) · P + n · s. spare: n · s, the oversampled trajectories."""
+    return batch * (max_lag + 1) + spare
 
 
-def gaps_of(graph: Graph, facts: Facts, *, watermark: int = 0, queue: int = 0) -> dict[int, Gap]:
-    """Of each feedback. watermark: 0 is as many as admission lets in. A feedback that no batch is sampled from never lags."""
+def gaps_of(graph: Graph, facts: Facts, *, watermark: int = 0, queue: int = 0, oversample: int = 0) -> dict[int, Gap]:
+    """Of each feedback. watermark: 0 is as many as admission lets in. A feedback that no batch is sampled from never lags.
+
+    One schedule serves all that are sampled from: the smallest max_lag, the strictest policy.
+    """
     found: dict[int, Gap] = {}
     forms = {feedback.id: form for feedback in graph.feedbacks if (form := _form(graph, facts, feedback))}
-    bound = min((graph.feedbacks[sampled].max_lag for sampled in forms), default=0)  # one schedule serves them all
+    bound = min((graph.feedbacks[sampled].max_lag for sampled in forms), default=0)
+    stale = min((graph.feedbacks[sampled].stale for sampled in forms), key=STALE.index, default=STALE[0])
     for feedback in graph.feedbacks:
         form = forms.get(feedback.id)
         if form is None:
             found[feedback.id] = Gap(worst=0)
             continue
         prompts, group = form.params["prompts"], _group(graph, facts, form)
-        in_flight = watermark or highest_watermark(max_lag=bound, batch=prompts * group)
-        found[feedback.id] = Gap(worst=bound, prompts=prompts, group=group, watermark=in_flight, queue=queue)
+        in_flight = watermark or highest_watermark(max_lag=bound, batch=prompts * group, spare=group * oversample)
+        found[feedback.id] = Gap(
+            worst=bound, prompts=prompts, group=group, watermark=in_flight, queue=queue, oversample=oversample, stale=stale
+        )
     return found
 
 
@@ -73,8 +81,9 @@ def refused(graph: Graph, facts: Facts) -> list[Diagnostic]:
 
 def _refused(graph: Graph, facts: Facts, feedback: Feedback, gap: Gap) -> Diagnostic | None:
     batch, form = gap.prompts * gap.group, _form(graph, facts, feedback)
-    highest = highest_watermark(max_lag=gap.worst, batch=batch)
-    asked = asked_lag(watermark=gap.watermark, batch=batch, queue=gap.queue)
+    spare = gap.group * gap.oversample
+    highest = highest_watermark(max_lag=gap.worst, batch=batch, spare=spare)
+    asked = asked_lag(watermark=gap.watermark - spare, batch=batch, queue=gap.queue)
     legal = f"{gap.group} to {highest} are legal: `--watermark {gap.group if gap.watermark < gap.group else highest}`"
     if gap.watermark < gap.group:
         message = f"a watermark of {gap.watermark} never holds a whole group of `{feedback.name}`"
@@ -82,7 +91,7 @@ def _refused(graph: Graph, facts: Facts, feedback: Feedback, gap: Gap) -> Diagno
     elif gap.queue > gap.worst:
         message = f"a queue of {gap.queue} batches lets rows of `{feedback.name}` lag {asked} versions, max_lag is {gap.worst}"
         note = f"the last batch ahead would be trained {gap.queue} versions after its rows were sampled"
-        help = f"0 to {gap.worst} are legal: `queue={gap.worst}`, or `max_lag={asked}`"
+        help = f"0 to {gap.worst} are legal: `--queue {gap.worst}`, or `max_lag={asked}`"
     elif gap.watermark > highest:
         message = f"a watermark of {gap.watermark} lets rows of `{feedback.name}` lag {asked} versions, max_lag is {gap.worst}"
         note = f"{gap.watermark} trajectories of one version fill ⌈{gap.watermark} / {batch}⌉ = {asked + 1} batches, one a version"

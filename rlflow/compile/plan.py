@@ -96,12 +96,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What is left out, and why."""
         return self.views.dropped
 
-    def scheduled(self, *, watermark: int = 0, queue: int = 0) -> Plan:
+    def scheduled(self, *, watermark: int = 0, queue: int = 0, oversample: int = 0) -> Plan:
         """The same plan with `facts.gaps` for this schedule. watermark: trajectories in flight, 0 is as many as max_lag lets in.
 
-        queue: batches formed ahead of the one in training. Raises CheckFailed where these ask for more lag than a feedback allows.
+        queue: batches formed ahead of the one in training. oversample: prompts sampled beyond those that batches have seats for.
+        Raises CheckFailed where these ask for more lag than a feedback allows.
         """
-        facts = structs.replace(self.facts, gaps=gaps_of(self.graph, self.facts, watermark=watermark, queue=queue))
+        gaps = gaps_of(self.graph, self.facts, watermark=watermark, queue=queue, oversample=oversample)
+        facts = structs.replace(self.facts, gaps=gaps)
         if found := refused(self.graph, facts):
             raise CheckFailed([*found, *self.warnings], self.suppressed, self.timings_ms)
         plan = structs.replace(self, facts=facts)

@@ -91,8 +91,10 @@ def _feedback(graph: Graph, facts: Facts, feedback: Feedback) -> FeedbackView:
         owner=graph.workers[feedback.owner].name,
         init=graph.nodes[feedback.init].name,
         max_lag=feedback.max_lag,
+        stale=feedback.stale,
         worst_gap=facts.gaps[feedback.id].worst,
         in_flight=facts.gaps[feedback.id].watermark,
+        queue=facts.gaps[feedback.id].queue,
         readers=readers,
         served_by=tuple(graph.workers[w].name for w in sorted(served)),
     )

@@ -80,8 +80,10 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     init: str  # the call that loads version 0
     max_lag: int
-    worst_gap: int  # versions that a trained row can be behind
+    stale: str  # what becomes of groups that are too slow for it: wait | drop | mask | correct
+    worst_gap: int  # versions that a trained token can be behind, unless stale is "correct"
     in_flight: int  # most trajectories that are sampled at once; 0: no batch is sampled from it
+    queue: int  # batches formed ahead of the one in training; each adds one to how far its rows are behind
     readers: dict[str, tuple[str, ...]]  # reading -> calls
     served_by: tuple[str, ...]
 

@@ -8,7 +8,7 @@ corrects             in what two log-probs can differ
 operator, worker     a hop, and the process that runs it; `devices`: what its ranks run on
 state ← keeps        what lives across steps, and an operator that keeps what it does not declare
 writeonce            an operator that writes into what it was given; `body`: one that is declared only
-feedback             the only back edge
+feedback             the only back edge; `stale`: what becomes of rows that are too slow for it
 trace, traced        the graph under construction, and what it is made of
 call ← tracer        one call of an operator ← its arguments (`misplaced`, `fits`), then its `results`
 swap                 another function in the place of an operator

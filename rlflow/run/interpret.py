@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.ir import Field, Node
+from ..compile.ir import Field, Node, WeightsUse
 from ..data.batch import Block
 from ..data.column import Column
 from ..data.pool.protocol import Pool
@@ -106,12 +106,16 @@ class Interpreter:
 
     def _arguments(self, node: Node, ready: _Prepared, columns: Columns, version: int, cuts: Sequence[Sequence[int]]) -> dict[str, Any]:
         arguments = dict(ready.config)
-        arguments |= {use.param: Handle(use.name, use.reading, version, self.workers.get(use.owner)) for use in node.weights}
+        arguments |= {use.param: self._handle(use, version) for use in node.weights}
         arguments |= {param: to_torch(columns[field]) for param, field in ready.alone.items() if field in columns}
         for param, (record, names) in ready.records.items():
             fields = {name: columns[field] for name, field in names.items() if field in columns}
             arguments[param] = self._objective(node, record, fields, cuts) if node.losses else make_record(record, Block(fields))
         return arguments
+
+    def _handle(self, use: WeightsUse, version: int) -> Handle[Any]:
+        max_lag = 0 if use.feedback is None else self.view.graph.feedbacks[use.feedback].max_lag
+        return Handle(use.name, use.reading, version, self.workers.get(use.owner), max_lag)
 
     def _objective(self, node: Node, record: type, fields: dict[str, Column], cuts: Sequence[Sequence[int]]) -> Objective[Any, Any]:
         """Mini-batches of micro-batches, cut out of the rows of this rank in their order."""

@@ -150,7 +150,8 @@ class Loop:
         except RlflowError as error:
             self.tell(ev.EngineDown(action.engine, action.start, str(error)))
         else:
-            self.tell(ev.EngineUp(action.engine, action.start, capacity))
+            rows = self.staff.rows[self.view.source.id]
+            self.tell(ev.EngineUp(action.engine, action.start, capacity, rows))
 
     async def _sync(self, action: ev.Sync) -> None:
         sync, engine, start = action.sync, self.staff.engine_id(action.sync.engine), time.monotonic()

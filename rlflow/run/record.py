@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,7 +26,10 @@ class Options:
     name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
     steps: batches to train; the data is gone through again, in another order, when it ends.
     save_every: a checkpoint every so many steps, 0 = only the last.
-    watermark: trajectories in flight, 0 = as many as the staleness bound lets in. pool_mb: capacity of a process's lane in the pool.
+    watermark: most trajectories in flight, 0 = as many as the staleness bound lets in, fewer while the trainer is slower.
+    queue: batches formed ahead of the one in training. oversample: prompts sampled beyond the seats of batches; the excess is dropped.
+    epochs: how often the data is gone through, 0 = until the steps are done. remainder: what becomes of the last prompts, fewer than a
+    batch. pool_mb: capacity of a process's lane in the pool.
     """
 
     name: str | None = None
@@ -35,6 +38,10 @@ class Options:
     steps: int = 100
     save_every: int = 25
     watermark: int = 0
+    queue: int = 0
+    oversample: int = 0
+    epochs: int = 0
+    remainder: Literal["short", "drop"] = "short"
     pool_mb: int | None = None
 
 

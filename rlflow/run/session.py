@@ -19,6 +19,7 @@ from typing import Any
 
 import uvloop
 
+from ..compile.facts import Gap
 from ..compile.plan import Plan
 from ..errors import PoolError, RlflowError, UsageError, WorkerDied
 from .calls import engine_names
@@ -54,7 +55,7 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     memory.
     All that goes wrong later is an Outcome.
     """
-    view = GraphView(plan.scheduled(watermark=options.watermark))
+    view = GraphView(plan.scheduled(watermark=options.watermark, queue=options.queue, oversample=options.oversample))
     view.check_runnable()
     schedule(view, options)
     run_dir = RunDir.create(options.root, options.name, plan.graph.name)
@@ -74,13 +75,19 @@ def schedule(view: GraphView, options: Options) -> Config:
         raise UsageError(f"--steps {options.steps}: give at least 1")
     if options.pool_mb is not None and options.pool_mb < 1:
         raise UsageError(f"--pool-mb {options.pool_mb}: give at least 1, or leave it out")
+    gap = next((gap for gap in view.plan.facts.gaps.values() if gap.watermark), Gap(worst=0))
     return Config(
         n=view.dispatch.params["n"],
         groups_per_batch=view.form.params["prompts"],
-        max_lag=min((gap.worst for gap in view.plan.facts.gaps.values() if gap.watermark), default=0),
+        max_lag=gap.worst,
+        policy=gap.stale,
         last=options.steps - 1,
         engines=engine_names(view.engine),
         watermark=options.watermark,
+        queue=options.queue,
+        oversample=options.oversample,
+        epochs=options.epochs,
+        remainder=options.remainder,
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,

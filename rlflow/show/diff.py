@@ -15,7 +15,7 @@ import msgspec
 
 from ..compile.ir import Node
 from ..compile.plan import Plan
-from .explain import WIDTH
+from .explain import WIDTH, behind
 
 Rows = dict[str, dict[str, Any]]  # key -> what is compared
 
@@ -203,4 +203,4 @@ def _about(section: str, row: Mapping[str, Any]) -> str:
         case "state":
             return f"{row['bytes']} bytes{', in the checkpoint' * row['in_checkpoint']}"
         case _:
-            return f"on {row['owner']}, trained rows are at most {row['worst_gap']} behind"
+            return f"on {row['owner']}, {behind(row['worst_gap'], row['stale'])}"

@@ -106,15 +106,23 @@ def _shifts(seen: Views) -> list[str]:
     return out
 
 
+def behind(gap: int, stale: str) -> str:
+    """How far what is trained can be behind, and what that costs groups that are slow."""
+    late = {"drop": ", slower groups are dropped", "mask": ", older tokens are masked"}.get(stale, "")
+    if stale == "correct" and gap:
+        return f"trained rows are {gap} behind, those of slower groups more"
+    return f"trained rows are at most {gap} behind{late if gap else ''}"
+
+
 def _feedbacks(seen: Views) -> list[str]:
     out = ["", "feedbacks"] if seen.feedbacks else []
     for row in seen.feedbacks:
         text = f"version k on {row.owner}, first from {row.init}; "
         text += "; ".join(f".{reading} in {', '.join(calls)}" for reading, calls in row.readers.items() if reading != "next")
         text += f"; k + 1 goes to {', '.join(row.served_by)}" if row.served_by else ""
-        text += (
-            f"; trained rows are at most {row.worst_gap} behind, with up to {row.in_flight} trajectories in flight" if row.in_flight else ""
-        )
+        if row.in_flight:
+            text += f"; {behind(row.worst_gap, row.stale)}, with up to {row.in_flight} trajectories in flight"
+            text += f" and {row.queue} batch{'es' * (row.queue != 1)} ahead of the trainer" if row.queue else ""
         out += _hanging(_front(row.name), text)
     return out
 

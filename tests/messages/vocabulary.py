@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias, TypeVar
 
 from rlflow import (
-    Difference, Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, count, dims, f32, flag, fresh, i64, operator, roles, text,
+    Current, Difference, Frozen, Loss, Micro, Move, Next, Objective, Record, RowsT, Served, Tensor, Weights, Worker, count, dims, f32, flag, fresh, i32, i64, operator, roles, text,
 )
 
 P, T, B, G, Q, S = dims("P T B G Q S")
@@ -235,3 +235,20 @@ class imitate(Loss[PolicyForward, ModelRows]):
     @property
     def corrects(self) -> tuple[Difference, ...]:
         return ("version", "policy")  # whoever said it: it is what should be said
+
+
+# --- which weights sampled a token --------------------------------------------------------------------------------------------
+TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]
+
+
+class Versioned(Sample):
+    token_versions: TokenVersions
+
+
+class VersionedEngine(Embedded):
+    @operator(per="row", sizes={B: T, S: fresh()})
+    def rollout_versioned(self, policy: Served[Policy], prompts: Trajectories) -> Versioned: ...  # type: ignore[empty-body]
+
+
+@operator(per="row", corrects=("stale",))
+def mask_stale(policy: Current[Policy], response_mask: ResponseMask, token_versions: TokenVersions) -> ResponseMask: ...  # type: ignore[empty-body]

@@ -33,11 +33,15 @@ class WorkersUp(Event, frozen=True):
 
 
 class EngineUp(Event, frozen=True):
-    """The engine answers and holds no request but ours: all others on it were aborted. ``capacity``: trajectories it can run at once."""
+    """The engine answers and holds no request but ours: all others on it were aborted.
+
+    ``capacity``: trajectories it can run at once. ``rows``: prompts of the data set that is trained on, 0: not told.
+    """
 
     engine: str
     start: int
     capacity: int
+    rows: int = 0
 
 
 class EngineDown(Event, frozen=True):

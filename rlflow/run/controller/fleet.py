@@ -30,6 +30,7 @@ def engine_up(state: State, event: EngineUp) -> bool:
     if engine is None or engine.state != "down":
         return False
     state.disarm("engine start", engine.name)
+    state.rows = event.rows or state.rows
     engine.state, engine.capacity, engine.held, engine.sync_failures = "stale", event.capacity, None, 0
     state.unsynced[engine.name] = None
     return True

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from ...errors import UsageError
+from ...language.stale import STALE, Stale
 from .waits import WAITS, WaitKind
 
 __all__ = ["Config", "Hop", "Origin"]
-
-Policy = Literal["wait", "drop", "mask", "correct"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,14 @@ class Config:
     """W: most trajectories in flight, in [n, n·(L+1)·P + n·s], and fixed; 0: it begins at the upper end and adapts (watermark.py)."""
     oversample: int = 0
     """s: groups admitted beyond the seats; the excess is dropped when a batch could be formed."""
-    policy: Policy = "wait"
-    """When a batch would push groups over L: wait for them, drop them, or train them later, old spans masked or everything weighed."""
+    policy: Stale = "wait"
+    """What becomes of groups that the next batch would push over L."""
     queue: int = 0
     """Batches that may be formed ahead of the one in training; each adds one to the gap of what comes later."""
     prompts: int = 0
-    """Uids below this number exist (rows x epochs); 0: no end."""
+    """Uids below this number exist; 0: as ``epochs`` says."""
+    epochs: int = 0
+    """How often the data is gone through: uids below rows · epochs exist; 0: no end."""
     remainder: Literal["short", "drop"] = "short"
     """What becomes of the last groups, fewer than P: a short last batch, or dropped."""
     hops: tuple[Hop, ...] = ()
@@ -117,14 +118,14 @@ class Config:
 
     def _check_sizes(self) -> None:
         positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts")
-        others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "eval_every", "save_every", "max_drops",
+        others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "epochs", "eval_every", "save_every", "max_drops",
                   "engine_restarts", "restart_delay")  # fmt: skip
         for name in (*positive, *others):
             low = 1 if name in positive else 0
             if getattr(self, name) < low:
                 raise UsageError(f"{name}={getattr(self, name)} makes no run: it must be at least {low}")
-        if self.policy not in get_args(Policy):
-            raise UsageError(f"policy={self.policy!r} is none of {', '.join(get_args(Policy))}")
+        if self.policy not in STALE:
+            raise UsageError(f"policy={self.policy!r} is none of {', '.join(STALE)}")
 
     def _check_watermark(self) -> None:
         if self.watermark and not self.n <= self.watermark <= self.highest_watermark:

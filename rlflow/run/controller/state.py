@@ -135,6 +135,8 @@ class State:
         self.next_batch = origin.version
         """b: id of the next batch to be formed."""
         self.next_uid = origin.uid
+        self.rows = 0
+        """Prompts of the data set; 0: not told yet."""
         self.source_ended = False
 
         self.groups: dict[int, Group] = {}
@@ -248,7 +250,8 @@ class State:
     @property
     def source_exhausted(self) -> bool:
         """No prompt can be drawn any more."""
-        return self.source_ended or 0 < self.config.prompts <= self.next_uid
+        prompts = self.config.prompts or self.rows * self.config.epochs
+        return self.source_ended or 0 < prompts <= self.next_uid
 
     @property
     def waiting(self) -> int:

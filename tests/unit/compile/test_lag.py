@@ -10,7 +10,8 @@ from small_loops import filtered, penalised
 from start import Start
 from vocabulary import Embedded, Torch, dataset, dispatch, form_batch, imitate, micro_pack, pad, shard, sync
 
-from rlflow import CheckFailed, Feedback, Plan, pipeline
+from pipelines.grpo import grpo
+from rlflow import CheckFailed, Feedback, Plan, Stale, pipeline
 from rlflow.compile.facts import Gap
 from rlflow.compile.lag import asked_lag, highest_watermark
 from rlflow.run.controller.admission import room
@@ -143,3 +144,47 @@ def two_policies(first: int, second: int) -> None:
 def test_one_schedule_keeps_the_strictest_bound_and_what_is_not_sampled_does_not_lag() -> None:
     assert [gap.worst for gap in two_policies(3, 1).facts.gaps.values()] == [1, 1, 0]
     assert [gap.watermark for gap in two_policies(3, 1).facts.gaps.values()] == [1024, 32, 0]
+
+
+# --- what becomes of slow groups --------------------------------------------------------------------------------------------------------
+def test_spares_raise_what_may_be_in_flight() -> None:
+    """64 prompts of 8 and 4 to spare: 544 trajectories."""
+    assert penalised().scheduled(oversample=4).facts.gaps == {0: Gap(worst=0, prompts=64, group=8, watermark=544, oversample=4)}
+    penalised().scheduled(watermark=544, oversample=4)
+    with pytest.raises(CheckFailed, match=r"a watermark of 545 lets rows of `policy` lag 1 versions, max_lag is 0"):
+        penalised().scheduled(watermark=545, oversample=4)
+
+
+@pytest.mark.parametrize(
+    ("stale", "says"),
+    [
+        ("wait", "trained rows are at most 2 behind, with"),
+        ("drop", "trained rows are at most 2 behind, slower groups are dropped, with"),
+        ("mask", "trained rows are at most 2 behind, older tokens are masked, with"),
+        ("correct", "trained rows are 2 behind, those of slower groups more, with"),
+    ],
+)
+def test_a_plan_says_what_becomes_of_slow_groups(stale: Stale, says: str) -> None:
+    plan = grpo(max_lag=2, stale=stale)
+    assert plan.facts.gaps[0].stale == plan.feedbacks[0].stale == stale
+    assert says in " ".join(plan.explain().split())
+
+
+def test_the_queue_is_told() -> None:
+    assert "in flight and 2 batches ahead of the trainer" in " ".join(grpo(max_lag=2).scheduled(queue=2).explain().split())
+
+
+def test_a_policy_that_there_is_not_is_refused() -> None:
+    with pytest.raises(CheckFailed, match=r"feedback `policy` has stale='hurry'; it is one of wait, drop, mask, correct"):
+        grpo(stale="hurry")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stale", ["wait", "drop", "mask", "correct"])
+def test_at_max_lag_0_no_group_is_late_and_no_policy_asks_for_a_mask(stale: Stale) -> None:
+    @pipeline
+    def loop() -> None:
+        s = Start()
+        s.policy.stale = stale
+        s.finish(s.rows())
+
+    assert loop().feedbacks[0].stale == stale

@@ -213,7 +213,7 @@ def test_a_loss_that_corrects_what_there_is_not_is_refused() -> None:
         micro = micro_pack(shard(pad(s.rows(), multiple=2), on=s.actor), max_tokens=64)
         s.policy.close(sync(s.actor.train(s.policy.move, micro.loss(Odd())), s.engine))
 
-    assert [d.message for d in found(loop)] == ["`Odd` corrects 'lag'; there are version, temperature, top_p, engine, policy"]
+    assert [d.message for d in found(loop)] == ["`Odd` corrects 'lag'; there are version, temperature, top_p, engine, stale, policy"]
 
 
 # --- two policies -----------------------------------------------------------------------------------------------------------------------
