@@ -5,6 +5,7 @@ check     what is wrong with the pipeline, for a person or for machines
 explain   where its fields are made, read, sent and freed
 graph     the same as a drawing
 diff      what changes from one pipeline to another
+runs      what has become of the runs in a folder
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -241,6 +243,22 @@ def diff(
     plans = a.plan(given_a, swap_a), b.plan(given_b, swap_b)
     found = compare(*plans, names=(a.told(given_a, swap_a), b.told(given_b, swap_b)))
     print(json.dumps(msgspec.to_builtins(found), indent=2) if json_ else as_text(found))
+    return 0
+
+
+def runs(
+    *,
+    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
+    format: Annotated[Literal["text", "json"], Parameter(help="for a person, for machines (a list of objects)")] = "text",
+) -> int:
+    """List the runs in a folder: running, done, stopped, failed or killed, how far they came, and where `rlflow resume` would go on."""
+    from .run.runs import as_table, runs_in
+
+    found = runs_in(root, time.time())
+    if format == "json":
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        print(as_table(found) if found else f"no run in {root}")
     return 0
 
 

@@ -7,6 +7,6 @@ rows.py       which rows, as numbers
 staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
-rundir.py record.py report.py screen.py                 what a run leaves, was told, and shows
+rundir.py record.py runs.py report.py screen.py         what a run leaves, was told, what became of it, what it shows
 ledger/ rowfiles.py                                     what outlives a kill: what was decided, and rows
 """

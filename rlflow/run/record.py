@@ -1,4 +1,4 @@
-"""What a run was told: parameters.json, all that is needed to trace its pipeline again.
+"""What a run was told and how it ended: parameters.json, all that is needed to trace its pipeline again, and ended.json.
 
     rlflow run FILE --flags ──▶ Record ──write──▶ parameters.json ──read──▶ rlflow resume RUN: the same file, flags and options
 
@@ -17,6 +17,7 @@ import msgspec
 from ..errors import UsageError
 
 FILE = "parameters.json"
+ENDED = "ended.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,13 @@ class Record:
             raise UsageError(f"{folder} is not the folder of a run: it has no readable {FILE}") from None
         except msgspec.DecodeError as error:
             raise UsageError(f"{path} is not what a run writes: {error}") from error
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """ended.json: how the run ended."""
+
+    ended: Literal["done", "stopped", "failed"]
+    why: str
 
 
 def _decoded(kind: type, value: Any) -> Any:

@@ -7,6 +7,7 @@ runs/NAME/
   model/             the tiny model, when the run made one
   checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
   logs/              what each process printed
+  ended.json         how it ended; not there while it runs, nor after a kill
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -29,7 +29,7 @@ from .controller.waits import WAITS
 from .graph import GraphView
 from .launch import Fleet
 from .loop import Loop
-from .record import FILE, Options, Record, Told
+from .record import ENDED, FILE, Ended, Options, Record, Told
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings
@@ -41,7 +41,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Outcome:
     """How a run ended. reward: the last held-out mean, by the name of what evaluated."""
 
-    ended: str  # done | stopped | failed
+    ended: Literal["done", "stopped", "failed"]
     why: str
     run_dir: Path
     checkpoint: Path | None
@@ -61,7 +61,9 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     run_dir = RunDir.create(options.root, options.name, plan.graph.name)
     run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
     try:
-        return uvloop.run(_Session(view, run_dir, options, screen, modules).run())
+        outcome = uvloop.run(_Session(view, run_dir, options, screen, modules).run())
+        run_dir.write_json(ENDED, Ended(outcome.ended, outcome.why))
+        return outcome
     except (UsageError, PoolError):
         shutil.rmtree(run_dir.path)  # nothing was started: the name is free again
         raise
