@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from rlflow.run.controller import events as ev
 from rlflow.run.controller.decide import decide
 from rlflow.run.controller.ids import Span, TrajectoryId
 from rlflow.run.controller.state import Config, State
+from rlflow.run.ledger import Ledger
 
 FAILING = 0.01  # of the attempts
 OLDEST_OF = 8  # the next to land is the oldest of so many drawn: groups complete roughly in their order
@@ -38,7 +40,7 @@ class World:
         self.running: list[TrajectoryId] = []
         self.place: dict[TrajectoryId, int] = {}
         self.tags: dict[TrajectoryId, int] = {}
-        self.answers: deque[ev.AnyEvent] = deque([ev.RunStarted(), ev.WorkersUp()])
+        self.answers: deque[ev.AnyEvent] = deque([ev.RunStarted()])
         self.finished = ""
 
     def perform(self, actions: Sequence[ev.AnyAction]) -> None:
@@ -77,6 +79,7 @@ PERFORM: dict[type, Callable[..., None]] = {
     ev.Dispatch: World.dispatch,
     ev.Abort: World.abort,
     ev.Start: lambda world, action: world.answers.append(ev.EngineUp(action.engine, action.start, 1 << 16)),
+    ev.StartWorkers: lambda world, action: world.answers.append(ev.WorkersUp(action.start)),
     ev.Run: lambda world, action: world.answers.append(ev.Ran(action.operator, action.unit)),
     ev.Train: lambda world, action: world.answers.append(ev.Trained(action.batch)),
     ev.Sync: lambda world, action: world.answers.append(ev.Synced(action.sync)),
@@ -94,30 +97,43 @@ def full_size(engines: int, in_flight: int) -> Config:
 
 
 class Timed:
-    """One run of so many events; seconds of each decide and of each commit."""
+    """One run; seconds of each decide and of each commit."""
 
-    def __init__(self, config: Config) -> None:
-        self.state, self.world = State(config), World()
+    def __init__(self, config: Config, ledger: Ledger | None) -> None:
+        self.state, self.world, self.ledger = State(config), World(), ledger
         self.decided: list[float] = []
+        self.committed: list[float] = []
+        self.changes = 0
+        self.in_flight: list[int] = []
         self.kinds: Counter[str] = Counter()
-        self.lowest = config.in_flight_target
 
     def fill(self) -> None:
-        """Until as many are in flight as may be."""
+        """Until as many are in flight as may be; what that took is forgotten."""
         while self.state.in_flight < self.state.config.in_flight_target:
-            self.world.perform(decide(self.state, self.world.next_event()))
+            self.step()
+        self.decided, self.committed, self.in_flight, self.changes = [], [], [], 0
+        self.kinds.clear()
+
+    def step(self) -> None:
+        clock, state = time.perf_counter, self.state
+        event = self.world.next_event()
+        start = clock()
+        actions = decide(state, event)
+        decided = clock()
+        if self.ledger is not None:
+            self.ledger.commit(state.journal)
+        committed = clock()
+        self.decided.append(decided - start)
+        self.committed.append(committed - start)
+        self.kinds[type(event).__name__] += 1
+        self.in_flight.append(state.in_flight)
+        self.changes += len(state.journal)
+        self.world.perform(actions)
+        assert not state.finished, self.world.finished
 
     def go(self, events: int) -> None:
-        clock, state, world = time.perf_counter, self.state, self.world
         for _ in range(events):
-            event = world.next_event()
-            start = clock()
-            actions = decide(state, event)
-            self.decided.append(clock() - start)
-            self.kinds[type(event).__name__] += 1
-            world.perform(actions)
-            self.lowest = min(self.lowest, state.in_flight)
-            assert not state.finished, world.finished
+            self.step()
 
 
 def said(name: str, seconds: list[float]) -> str:
@@ -131,23 +147,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name, default in (("events", 200_000), ("engines", 1024), ("in-flight", 65_536), ("steps", 1_000_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folder", help="where the ledger lies while it is measured")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    run = Timed(full_size(options.engines, options.in_flight))
-    start = time.perf_counter()
-    run.fill()
-    print(f"filled in {time.perf_counter() - start:.1f} s; P = {run.state.config.groups_per_batch}")
-    if options.profile:
-        import cProfile
-        import pstats
+    for with_ledger in (False, True):
+        with tempfile.TemporaryDirectory(prefix="ledger-", dir=options.folder) as folder:
+            ledger = Ledger.create(Path(folder)) if with_ledger else None
+            run = Timed(full_size(options.engines, options.in_flight), ledger)
+            run.fill()
+            if options.profile:
+                profile(run, options.events)
+                continue
+            run.go(options.events)
+            print(f"{len(run.decided)} events: {dict(run.kinds)}; {run.changes / len(run.decided):.2f} rows each; "
+              f"in flight {min(run.in_flight)} to {max(run.in_flight)}")
+            print(said("decide", run.decided))
+            if ledger is not None:
+                print(said("decide + ledger", run.committed))
+                print({p.name: p.stat().st_size // 1024 for p in Path(folder).iterdir()}, "KiB")
+                ledger.close()
 
-        p = cProfile.Profile()
-        p.runcall(run.go, options.events)
-        pstats.Stats(p).sort_stats("tottime").print_stats(30)
-        return
-    run.go(options.events)
-    print(dict(run.kinds), "lowest", run.lowest)
-    print(said("decide", run.decided))
+
+def profile(run: Timed, events: int) -> None:
+    import cProfile
+    import pstats
+
+    p = cProfile.Profile()
+    p.runcall(run.go, events)
+    pstats.Stats(p).sort_stats("tottime").print_stats(40)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ runs/NAME/
   parameters.json    every parameter of the pipeline and every option of the run, as resolved and as told: enough to resume
   metrics.jsonl      one line a step, one a held-out evaluation
   model/             the tiny model, when the run made one
+  ledger.sqlite      what was decided, up to the last transaction; run.lock is held by the process that works on the run
+  history.jsonl      one line for each batch trained, group dropped, timeline begun; `rlflow.run.audit` holds it against the ledger
+  rows/              UID/...: rows of groups that a resume may ask for
   checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
   logs/              what each process printed
   ended.json         how it ended; not there while it runs, nor after a kill

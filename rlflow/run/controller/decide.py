@@ -67,7 +67,8 @@ def run_started(state: State, event: RunStarted) -> bool:
         start(state, engine)
     config = state.config
     hops = tuple(hop.operator for hop in config.hops)
-    state.journal.append(TimelineRow(state.timeline, state.published, config.n, config.groups_per_batch, config.max_lag, config.last, hops))
+    sizes = (config.n, config.groups_per_batch, config.max_lag, config.last)
+    state.journal.append(TimelineRow(state.timeline, state.published, *sizes, hops, config.policy))
     state.workers_start += 1
     state.emit(StartWorkers(state.workers_start, None))
     state.arm("worker start", "")

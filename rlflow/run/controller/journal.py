@@ -80,6 +80,7 @@ class TimelineRow(msgspec.Struct, frozen=True, array_like=True, tag="timeline", 
     max_lag: int
     last: int
     hops: tuple[str, ...] = ()
+    policy: str = "wait"
 
 
 class SavedRow(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):

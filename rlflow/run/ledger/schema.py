@@ -1,7 +1,7 @@
 """The tables of a ledger, their version, and the way from an older one.
 
     application_id   says that an SQLite file is a ledger
-    user_version     of the tables: MIGRATIONS[k] makes version k + 1 of version k
+    user_version     of the tables: TABLES_1, then MIGRATIONS[k] makes version k + 1 of version k; a new file goes the same way
     seal             of every row: CRC-32 over its other values, in their order; SQLite itself notices no flipped bit
 
 A migration is a few SQL statements; rows are checked by their seals before it and sealed anew after it, all in one transaction.
@@ -21,7 +21,7 @@ from ...errors import LedgerError
 
 APPLICATION = 0x524C464C  # "RLFL"
 
-TABLES = """
+TABLES_1 = """
 CREATE TABLE groups (
     uid INTEGER PRIMARY KEY, tag INTEGER NOT NULL, state TEXT NOT NULL, batch INTEGER NOT NULL, timeline INTEGER NOT NULL,
     hops_done INTEGER NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL, seal INTEGER NOT NULL
@@ -55,7 +55,13 @@ CREATE TABLE totals (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: dict[int, str] = {}
+MIGRATIONS = {
+    1: """
+        ALTER TABLE timelines ADD COLUMN policy TEXT NOT NULL DEFAULT 'wait';
+        CREATE TABLE history (newest INTEGER PRIMARY KEY CHECK (newest = 1), lines INTEGER NOT NULL, chain INTEGER NOT NULL,
+            seal INTEGER NOT NULL) STRICT
+    """,
+}
 VERSION = 1 + len(MIGRATIONS)
 
 
@@ -68,7 +74,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty file."""
-    connection.executescript(f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;")
+    steps = ";".join((TABLES_1, *(MIGRATIONS[step] for step in range(1, VERSION))))
+    connection.executescript(f"BEGIN; {steps}; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> int:

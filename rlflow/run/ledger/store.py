@@ -22,6 +22,7 @@ from ...errors import LedgerError
 from ..controller.books import Books
 from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, Pending
 from . import schema, tables
+from .history import History
 from .lock import RunLock
 from .tables import UPSERT, Row, sealed
 
@@ -40,6 +41,8 @@ class Ledger:
         self._finished = tables.load_finished(connection)
         self._totals = tables.load_totals(connection)
         self._counters = _fields(tables.load_counters(connection))
+        self._noted = tables.load_history(connection)
+        self._history = History(folder, *self._noted, tables.load(connection))
 
     @staticmethod
     def create(folder: Path, *, durable: bool = False) -> Ledger:
@@ -79,12 +82,22 @@ class Ledger:
             return
         try:
             with _named(self.path):
+                self._history.note(changes)
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._apply(changes)
+                self._note_history()
                 self._connection.execute("COMMIT")
         except BaseException:  # what is in memory here may be ahead of the file now
             self.close()
             raise
+
+    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None:
+        """Every worker has finished this batch; said before the event of it is decided.
+
+        groups: of what was really trained: (uid, trajectories, oldest version that sampled a token of them; -1: not known).
+        """
+        with _named(self._history.path):
+            self._history.trained(timeline, batch, groups)
 
     def load(self) -> Books:
         with _named(self.path):
@@ -92,7 +105,14 @@ class Ledger:
 
     def close(self) -> None:
         self._connection.close()
+        self._history.close()
         self._lock.release()
+
+    def _note_history(self) -> None:
+        now = (self._history.lines, self._history.chain)
+        if now != self._noted:
+            self._connection.execute(UPSERT["history"], sealed(1, *now))
+            self._noted = now
 
     # --- one transaction ----------------------------------------------------------------------------------------------------------
     def _apply(self, changes: Iterable[Change]) -> None:
@@ -212,5 +232,5 @@ def _named(path: Path) -> Iterator[None]:
     """What SQLite says, with the file that it says it of."""
     try:
         yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of a flipped bit in a text
+    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:  # the latter: of a flipped bit in a text
         raise LedgerError(f"{path}: {error}") from error

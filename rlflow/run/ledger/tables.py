@@ -5,7 +5,7 @@ BatchRow → batches   EvaluationRow → evaluations     (a last word deletes th
 Counters → counters, a row a field                   (one that an older file has no row of takes its default)
 Finished → finished, as intervals; totals, as counts
 
-Columns are the fields of the struct, in their order, then the seal. Tuples are JSON: spans ``[[version, start, end], ...]``.
+Columns are the fields of the struct, in their order, and the seal. Tuples are JSON: spans ``[[version, start, end], ...]``.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from .schema import seal
 Row = tuple[Any, ...]
 
 
-def _upsert(table: str, columns: int) -> str:
-    return f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (columns + 1))})"
-
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "groups": GroupRow.__struct_fields__,
+    "trajectories": TrajectoryRow.__struct_fields__,
+    "batches": BatchRow.__struct_fields__,
+    "evaluations": EvaluationRow.__struct_fields__,
+    "timelines": TimelineRow.__struct_fields__,
+    "saved": ("newest", *SavedRow.__struct_fields__),
+    "pass_rates": PassRate.__struct_fields__,
+    "counters": ("name", "value"),
+    "finished": ("start", "stop"),
+    "totals": ("state", "reason", "groups"),
+    "history": ("newest", "lines", "chain"),
+}
+"""Of each table, but its seal."""
 
 UPSERT = {
-    "groups": _upsert("groups", 9),
-    "trajectories": _upsert("trajectories", 9),
-    "batches": _upsert("batches", 4),
-    "evaluations": _upsert("evaluations", 5),
-    "timelines": _upsert("timelines", 7),
-    "saved": _upsert("saved", 3),
-    "pass_rates": _upsert("pass_rates", 4),
-    "counters": _upsert("counters", 2),
-    "finished": _upsert("finished", 2),
-    "totals": _upsert("totals", 3),
+    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, seal) VALUES ({', '.join('?' * (len(columns) + 1))})"
+    for table, columns in COLUMNS.items()
 }
 
 
@@ -68,8 +71,8 @@ def _json(value: Any) -> str:
 
 
 def _timeline(change: TimelineRow) -> Row:
-    *numbers, hops = msgspec.structs.astuple(change)
-    return sealed(*numbers, _json(hops))
+    c = change
+    return sealed(c.timeline, c.version, c.n, c.groups_per_batch, c.max_lag, c.last, _json(c.hops), c.policy)
 
 
 STREAMED: dict[type, tuple[str, Callable[[Any], Row]]] = {
@@ -127,6 +130,11 @@ def load_counters(connection: sqlite3.Connection) -> Counters | None:
     return Counters(**found) if found else None
 
 
+def load_history(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Lines of the history that were committed, and the seal of the last one."""
+    return next(((lines, chain) for _, lines, chain in _rows(connection, "history")), (0, 0))
+
+
 def _trajectory_row(*row: Any) -> TrajectoryRow:
     *others, spans, hops_done = row
     values = (*others, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done)
@@ -134,8 +142,8 @@ def _trajectory_row(*row: Any) -> TrajectoryRow:
 
 
 def _timeline_row(*row: Any) -> TimelineRow:
-    *others, hops = row
-    values = (*others, tuple(msgspec.json.decode(hops)))
+    *others, hops, policy = row
+    values = (*others, tuple(msgspec.json.decode(hops)), policy)
     return TimelineRow(*values)
 
 
@@ -144,5 +152,4 @@ def _ints(text: str) -> tuple[int, ...]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, order: str = "") -> list[Row]:
-    """Without their seals."""
-    return [row[:-1] for row in connection.execute(f"SELECT * FROM {table} {order}")]
+    return list(connection.execute(f"SELECT {', '.join(COLUMNS[table])} FROM {table} {order}"))

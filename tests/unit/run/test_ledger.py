@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -23,7 +24,19 @@ from rlflow.errors import LedgerError, UsageError
 from rlflow.run.controller import journal
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.ids import Span
-from rlflow.run.controller.journal import BatchRow, Change, Counters, Finished, GroupRow, Pending, TrajectoryRow
+from rlflow.run.controller.journal import (
+    BatchRow,
+    Change,
+    Counters,
+    EvaluationRow,
+    Finished,
+    GroupRow,
+    PassRate,
+    Pending,
+    SavedRow,
+    TimelineRow,
+    TrajectoryRow,
+)
 from rlflow.run.ledger import FILE, Ledger, holder, read_books
 from rlflow.run.ledger import schema as ledger_schema
 
@@ -275,6 +288,37 @@ def older_tables(monkeypatch: pytest.MonkeyPatch, migration: str) -> None:
     """This rlflow is the one after the one that wrote the file."""
     monkeypatch.setitem(ledger_schema.MIGRATIONS, ledger_schema.VERSION, migration)
     monkeypatch.setattr(ledger_schema, "VERSION", ledger_schema.VERSION + 1)
+
+
+OLDER = [
+    TimelineRow(0, 0, 2, 2, 1, 9, ("filter",), policy="wait"),
+    *(GroupRow(uid, 0, "trained", 0, 0, 1, 0) for uid in (0, 1)),
+    GroupRow(2, 0, "dropped", -1, 0, 0, 0, "stale", 'said: "nö"'),
+    SavedRow(0, 1),
+    BatchRow(0, 0, "trained", (0, 1)),
+    Finished((0, 1, 2)),
+    GroupRow(3, 1, "consumed", 1, 0, 1),
+    GroupRow(4, 1, "running", -1, 0, 0),
+    TrajectoryRow(3, 0, 0, 1, "landed", "engine.1", 2, (Span(1, 0, 4), Span(2, 4, 6)), 0),
+    TrajectoryRow(4, 1, 2, 1, "queued", "", 0, (), 0),
+    BatchRow(0, 1, "training", (3,)),
+    EvaluationRow(1, "scored", 0, 1, 0.25),
+    EvaluationRow(2, "due", 0),
+    PassRate(7, 8, 3, 1),
+    Counters(0, 0, 2, 1, 40),
+]
+"""What the file of version 1 beside this test was written of; it had no policy and no history."""
+
+
+def test_a_file_of_the_first_version_is_migrated_and_written_on(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("ledger_v1.sqlite"), tmp_path / FILE)
+    books = Books()
+    books.apply(OLDER)
+    ledger = Ledger.open(tmp_path)
+    assert ledger.load() == books
+    ledger.commit([TimelineRow(1, 1, 2, 2, 1, 9, policy="drop")])
+    ledger.close()
+    assert read_books(tmp_path).timelines == {0: OLDER[0], 1: TimelineRow(1, 1, 2, 2, 1, 9, policy="drop")}
 
 
 def test_an_older_file_gets_its_columns_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
