@@ -76,9 +76,10 @@ def _queue_takes_one(state: State) -> bool:
 
 def _who_boards(state: State) -> list[int]:
     _drop_stale(state)
-    if _is_remainder(state):
-        return state.buffer.earliest_ready(state.ready) if state.ready == state.waiting else []
     config = state.config
+    if _is_remainder(state):
+        is_whole = config.remainder == "short" and state.ready == state.waiting
+        return state.buffer.earliest_ready(state.ready) if is_whole else []
     while state.ready >= config.groups_per_batch:
         k = first_violation(
             state.buffer.waiting_counts(),

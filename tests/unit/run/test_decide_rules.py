@@ -326,6 +326,20 @@ def test_the_remainder_is_dropped_by_option() -> None:
     assert world.finish == ev.Finish("done", "the source has ended, at version 1")
 
 
+def test_a_remainder_that_is_ready_when_the_batch_before_it_is_formed_is_dropped_all_the_same() -> None:
+    """P = 2, L = 1, 5 prompts: 3 is due in batch 1 and lands last; 4, which is ready by then, is no batch of its own."""
+    world = World(replace(ONE, groups_per_batch=2, max_lag=1, queue=1, prompts=5, remainder="drop"))
+    world.begin()
+    land(world, 0, 1)
+    train_and_sync(world)
+    land(world, 4, 2)
+    assert boarded(world) == ()
+    land(world, 3)
+    assert boarded(world) == (2, 3)
+    assert world.state.queue_depth == 0
+    assert dict(world.dropped) == {4: 1}
+
+
 def test_a_source_that_ends_by_an_event_draws_no_more() -> None:
     world = World(ONE)
     world.begin()
