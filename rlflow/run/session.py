@@ -93,6 +93,8 @@ def schedule(view: GraphView, options: Options) -> Config:
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,
+        engine_restarts=0,
+        trainer_restarts=0,
     )
 
 

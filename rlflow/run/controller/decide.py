@@ -17,13 +17,13 @@ from . import events
 from .boarding import board, drop_remainder
 from .dispatch import dispatch
 from .evaluation import evaluated, evaluation_failed, make_due
-from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, StartWorkers, Stop, Timeout, WorkersUp
+from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, Stop, Timeout, WorkersUp
 from .fleet import engine_down, engine_up, free, start, sync, sync_failed, synced
-from .journal import TimelineRow
-from .rollout import failed, landed, ran, turn
+from .rollback import start_workers, trainer_down
+from .rollout import failed, landed, ran, run_hops, turn
 from .state import State
 from .timeouts import timeout
-from .training import conclude, end, group_failed, has_nothing_to_train, save_failed, saved, train_failed, trained, trainer_down
+from .training import conclude, end, group_failed, has_nothing_to_train, save_failed, saved, train_failed, trained
 
 __all__ = ["decide"]
 
@@ -41,7 +41,7 @@ def decide(state: State, event: AnyEvent) -> list[AnyAction]:
         settle(state)
     else:
         state.totals.ignored[type(event).__name__] += 1
-    state.write_touched()
+    state.write_journal()
     return state.actions
 
 
@@ -53,9 +53,11 @@ def settle(state: State) -> None:
             conclude(state)
         if not has_nothing_to_train(state) or state.evaluations_due:
             sync(state)
-        board(state)
+        if state.workers_up:
+            board(state)
         if not state.stops:
             dispatch(state)
+    state.recycle()
     end(state)
 
 
@@ -65,15 +67,11 @@ def run_started(state: State, event: RunStarted) -> bool:
     state.started = True
     for engine in state.fleet:
         start(state, engine)
-    config = state.config
-    hops = tuple(hop.operator for hop in config.hops)
-    sizes = (config.n, config.groups_per_batch, config.max_lag, config.last)
-    state.journal.append(TimelineRow(state.timeline, state.published, *sizes, hops, config.policy))
-    state.workers_start += 1
-    state.emit(StartWorkers(state.workers_start, None))
-    state.arm("worker start", "")
-    if state.config.eval_every and state.published % state.config.eval_every == 0:
-        make_due(state, state.published)
+    if not state.is_resumed:
+        state.journal_timeline()
+        if state.config.eval_every and state.published % state.config.eval_every == 0:
+            make_due(state, state.published)
+    start_workers(state)
     return True
 
 
@@ -82,11 +80,13 @@ def workers_up(state: State, event: WorkersUp) -> bool:
         return False
     state.workers_up = True
     state.disarm("worker start", "")
+    run_hops(state)
     return True
 
 
 def source_end(state: State, event: SourceEnd) -> bool:
-    state.source_ended = True
+    state.source_end = state.next_uid
+    state.journal_counters()
     return True
 
 

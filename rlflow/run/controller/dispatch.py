@@ -38,6 +38,9 @@ def _note_starved(state: State) -> None:
 def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
     """A new attempt, all fields reset; the group keeps its tag."""
     group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
+    if fresh.attempt > state.highest_attempt:
+        state.highest_attempt = fresh.attempt
+        state.journal_counters()
     state.touch(fresh)
     heapq.heappush(state.queued, (group.tag, group.uid, fresh.traj_uid))
 
@@ -84,9 +87,13 @@ def admissible(state: State) -> int:
 
 
 def _draw(state: State) -> Group:
-    uid = state.next_uid
-    state.next_uid += 1
-    group = Group(uid, state.published, [Trajectory(uid, traj_uid, state.origin.attempt) for traj_uid in range(state.config.n)])
+    """The smallest uid that is neither finished nor live."""
+    if state.pending:
+        uid = heapq.heappop(state.pending)
+    else:
+        uid = state.next_uid
+        state.next_uid += 1
+    group = Group(uid, state.published, [Trajectory(uid, traj_uid, state.attempt_floor) for traj_uid in range(state.config.n)])
     state.groups[uid] = group
     state.buffer.register(group)
     state.touch(group)

@@ -15,11 +15,24 @@ from .ids import SyncId
 from .rollout import abort
 from .state import Engine, State
 
-__all__ = ["engine_down", "engine_lost", "engine_up", "free", "make_stale", "start", "sync", "sync_failed", "sync_lost", "synced"]
+__all__ = [
+    "engine_down",
+    "engine_lost",
+    "engine_up",
+    "forget_weights",
+    "free",
+    "make_stale",
+    "start",
+    "sync",
+    "sync_failed",
+    "sync_lost",
+    "synced",
+]
 
 
 def start(state: State, engine: Engine, after: float = 0.0) -> None:
     engine.start += 1
+    engine.is_starting = True
     state.emit(Start(engine.name, engine.start, after))
     state.arm("engine start", engine.name, after=after)
 
@@ -27,10 +40,11 @@ def start(state: State, engine: Engine, after: float = 0.0) -> None:
 def engine_up(state: State, event: EngineUp) -> bool:
     """It holds no known version yet: the first edge is a sync."""
     engine = _current(state, event.engine, event.start)
-    if engine is None or engine.state != "down":
+    if engine is None or not engine.is_starting:
         return False
     state.disarm("engine start", engine.name)
     state.rows = event.rows or state.rows
+    engine.is_starting = False
     engine.state, engine.capacity, engine.held, engine.sync_failures = "stale", event.capacity, None, 0
     state.unsynced[engine.name] = None
     return True
@@ -38,7 +52,7 @@ def engine_up(state: State, event: EngineUp) -> bool:
 
 def engine_down(state: State, event: EngineDown) -> bool:
     engine = _current(state, event.engine, event.start)
-    if engine is None:
+    if engine is None or not (engine.is_starting or engine.state != "down"):
         return False
     engine_lost(state, engine, event.why)
     return True
@@ -50,7 +64,7 @@ def engine_lost(state: State, engine: Engine, why: str) -> None:
     state.disarm("engine start", engine.name)
     if engine.sync is not None:
         state.disarm("sync", engine.sync)
-    engine.state, engine.held, engine.sync = "down", None, None
+    engine.state, engine.held, engine.sync, engine.is_starting = "down", None, None, False
     state.unsynced.pop(engine.name, None)
     for trajectory in list(engine.running.values()):
         if engine.running.get((trajectory.uid, trajectory.traj_uid)) is trajectory:  # a sibling's drop may have taken it off
@@ -81,6 +95,15 @@ def make_stale(state: State) -> None:
             engine.state = "stale"
             if engine.evaluation is None:
                 state.unsynced[engine.name] = None
+
+
+def forget_weights(state: State, engine: Engine) -> None:
+    """A timeline begins: what the engine holds may be of one that died, what it runs is nobody's."""
+    engine.running.clear()
+    engine.sync, engine.held, engine.evaluation, engine.sync_failures = None, None, None, 0
+    if engine.state != "down":
+        engine.state = "stale"
+        state.unsynced[engine.name] = None
 
 
 def sync(state: State) -> None:

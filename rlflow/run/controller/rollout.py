@@ -10,9 +10,10 @@ from __future__ import annotations
 from .dispatch import queue_again, take_off
 from .events import Abort, Continue, Drop, Failed, Landed, Ran, Run, Turn
 from .ids import GroupId, TrajectoryId, Unit
+from .schedule import Config
 from .state import Group, State, Trajectory
 
-__all__ = ["abort", "drop", "failed", "landed", "live_trajectory", "ran", "reject", "turn"]
+__all__ = ["abort", "drop", "failed", "is_scored", "landed", "live_trajectory", "ran", "reject", "run_hops", "set_aside", "turn"]
 
 
 def landed(state: State, event: Landed) -> bool:
@@ -113,11 +114,43 @@ def drop(state: State, group: Group, reason: str, detail: str) -> None:
 
 def give_up(state: State, group: Group, reason: str, detail: str) -> None:
     """The group is finished without being trained."""
-    del state.groups[group.uid]
-    group.state, group.version, group.reason, group.detail = "dropped", state.published, reason, detail
-    state.touch(group)
+    group.state, group.reason, group.detail = "dropped", reason, detail
     state.totals.dropped[reason] += 1
     state.emit(Drop(state.group_id(group.uid), reason, detail))
+    set_aside(state, group, state.published)
+
+
+def set_aside(state: State, group: Group, version: int) -> None:
+    """Trained or dropped at this published version: kept until a checkpoint covers it."""
+    del state.groups[group.uid]
+    group.version = version
+    state.touch(group)
+    if version <= state.saved:
+        state.covered.append(group.uid)
+        return
+    state.uncovered.append(group)
+    state.uncovered_rows += group.rows
+    if state.uncovered_rows > state.config.max_uncovered_rows:
+        state.fail(
+            f"{state.uncovered_rows} rows made since the checkpoint of version {state.saved} are kept for a rollback, more than "
+            f"max_uncovered_rows={state.config.max_uncovered_rows}: save more often ({state.save_failures} saves in a row failed)"
+        )
+
+
+def run_hops(state: State) -> None:
+    """The workers are new: ask again for every operator before boarding that has not returned."""
+    for group in state.groups.values():
+        if group.state == "landed" and group.scored == state.config.n:
+            _pass_group(state, group)
+            continue
+        for trajectory in group.trajectories:
+            if trajectory.state == "landed" and trajectory.hops_done < len(state.config.trajectory_hops):
+                _score(state, group, trajectory)
+
+
+def is_scored(config: Config, trajectory: Trajectory) -> bool:
+    """Landed, and every operator per trajectory has returned."""
+    return trajectory.state == "landed" and trajectory.hops_done == len(config.trajectory_hops)
 
 
 def live_trajectory(state: State, trajectory: TrajectoryId) -> Trajectory | None:

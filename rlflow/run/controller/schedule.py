@@ -71,13 +71,17 @@ class Config:
     max_sync_attempts: int = 3
     """Failed syncs of one engine in a row, then the run fails."""
     max_save_attempts: int = 3
-    """Failed saves in a row, then the run fails."""
+    """Failed saves in a row that the end of the run waits for, then it fails; before the end a failed save is a warning."""
     max_drops: int = 0
     """Groups dropped without a batch formed in between, then the run fails: nothing would ever be trained; 0: 64·P."""
-    engine_restarts: int = 0
+    max_uncovered_rows: int = 1_000_000
+    """Rows kept of trained and dropped groups that no checkpoint covers yet; more and the run fails: saves fail, or are too rare."""
+    engine_restarts: int = 5
     """Restarts of each engine in the run; one more death and the run fails."""
+    trainer_restarts: int = 5
+    """Rollbacks without a new checkpoint in between; one more death of a trainer and the run fails."""
     restart_delay: float = 1.0
-    """Seconds before the first restart of an engine; doubles with each."""
+    """Seconds before the first restart of an engine or of the trainers; doubles with each."""
     timeouts: Mapping[WaitKind, float] = field(default_factory=dict)
     """Seconds for waits of ``waits.WAITS`` that are not to have their default."""
 
@@ -117,9 +121,10 @@ class Config:
         return self.timeouts.get(kind, WAITS[kind].seconds)
 
     def _check_sizes(self) -> None:
-        positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts")
+        positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts",
+                    "max_uncovered_rows")  # fmt: skip
         others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "epochs", "eval_every", "save_every", "max_drops",
-                  "engine_restarts", "restart_delay")  # fmt: skip
+                  "engine_restarts", "trainer_restarts", "restart_delay")  # fmt: skip
         for name in (*positive, *others):
             low = 1 if name in positive else 0
             if getattr(self, name) < low:

@@ -18,9 +18,9 @@ from typing import Literal
 import msgspec
 
 from .buffer import ReadyBuffer
-from .events import AnyAction, Arm, Disarm
+from .events import AnyAction, Arm, Disarm, Recycle
 from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
-from .journal import BatchRow, Change, GroupRow, TrajectoryRow
+from .journal import BatchRow, Change, Counters, EvaluationRow, Finished, GroupRow, TimelineRow, TrajectoryRow
 from .routing import Routing
 from .schedule import Config, Hop, Origin
 from .waits import Armed, Subject, WaitKind, wait_name
@@ -70,6 +70,11 @@ class Group(msgspec.Struct, gc=False):
     detail: str = ""
     is_touched: bool = False
 
+    @property
+    def rows(self) -> int:
+        """Stored leaf rows."""
+        return sum(trajectory.rows for trajectory in self.trajectories)
+
 
 @dataclass(slots=True)
 class Engine:
@@ -78,6 +83,7 @@ class Engine:
     state: Literal["down", "stale", "syncing", "serving"] = "down"
     start: int = 0
     """Incarnation: 0 before the first Start."""
+    is_starting: bool = False
     capacity: int = 0
     held: int | None = None
     """Version that the last probe found; None: unknown."""
@@ -116,6 +122,7 @@ class Totals:
     failed_syncs: int = 0
     failed_saves: int = 0
     engine_deaths: int = 0
+    rollbacks: int = 0
     trained_groups: int = 0
     trained_rows: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
@@ -123,61 +130,39 @@ class Totals:
 
 
 class State:
-    """The whole state of a run. ``origin`` is where the counters start."""
+    """The whole state of a run. ``origin`` is where the counters of a fresh one start."""
 
     def __init__(self, config: Config, origin: Origin | None = None) -> None:
         origin = origin or Origin()
         self.config = config
         self.origin = origin
-        self.timeline = origin.timeline
-        self.published = origin.version
-        """Newest version that rollout may start from."""
-        self.next_batch = origin.version
-        """b: id of the next batch to be formed."""
-        self.next_uid = origin.uid
+        self.highest_attempt = origin.attempt - 1
+        """No attempt of any timeline was higher."""
         self.rows = 0
         """Prompts of the data set; 0: not told yet."""
-        self.source_ended = False
-
-        self.groups: dict[int, Group] = {}
-        """Live groups, consumed ones too, until they are finished."""
-        self.buffer = ReadyBuffer()
-        self.queued: list[tuple[int, int, int]] = []
-        """Heap (tag, uid, traj_uid) of trajectories to send; entries of dropped groups are skipped when they come up."""
-        self.in_flight = 0
-        self.watermark = Watermark(
-            config.in_flight_target, config.n, config.highest_watermark, config.watermark_step, fixed=config.watermark > 0
-        )
-        self.drops_in_a_row = 0
-
-        self.batches: deque[Batch] = deque()
-        """Formed and not in training yet."""
-        self.training: Batch | None = None
-
         self.engines = {name: Engine(name, index) for index, name in enumerate(config.engines)}
         self.fleet = tuple(self.engines.values())
-        self.routing = Routing()
-        self.unsynced: dict[str, None] = {}
-        """Engines that are up, stale and not held by an evaluation: to be synced."""
         self.workers_up = False
         self.workers_start = 0
         """Incarnation of all workers that are not engines: 0 before the first StartWorkers."""
-
-        self.evaluations_due: deque[int] = deque()
-        """Versions whose evaluation no engine has been pinned for yet."""
-        self.evaluations: dict[EvaluationId, None] = {}
+        self.trainer_deaths = 0
+        """Rollbacks since the newest checkpoint was made."""
         self.evaluation_attempts = 0
-        self.evaluation_failures = 0
-        self.evaluated = origin.version - 1
-        """Newest version that an evaluation was pinned to."""
-        self.saving: dict[BatchId, None] = {}
-        self.saved = origin.version
-        """Newest version with a durable checkpoint (the one the run began with included)."""
-        self.save_failures = 0
+
+        self.checkpoint: int | None = None
+        """Newest version with a durable checkpoint on this timeline; None: the run is where it began."""
+        self.next_uid = origin.uid
+        """No uid from here on was drawn on this timeline."""
+        self.pending: list[int] = []
+        """Heap of the uids below ``next_uid`` that are neither finished nor live: drawn before on a timeline that died."""
+        self.source_end = -1
+        """Uids below this number exist, as ``SourceEnd`` said; -1: it did not."""
+        self.begin(origin.timeline, origin.version)
 
         self.armed: dict[str, Armed] = {}
         """Timers that run, by name: who waits for what."""
         self.started = False
+        self.is_resumed = False
         self.stops = 0
         self.failure = ""
         """Why the run must end with a failure, as soon as this transition is over."""
@@ -188,6 +173,61 @@ class State:
         self.journal: list[Change] = []
         """Of the transition under way: what it did to what outlives a crash."""
         self.touched: list[Group | Trajectory] = []
+        self.covered: list[int] = []
+        """Uids that a checkpoint covers since this transition."""
+        self.abandoned: list[int] = []
+        """Uids whose rows are nobody's: pending again."""
+
+    def begin(self, timeline: int, version: int) -> None:
+        """All that a timeline starts with: nothing is live, in flight or due, and the version of its checkpoint is published."""
+        config = self.config
+        self.timeline = timeline
+        self.published = version
+        """Newest version that rollout may start from."""
+        self.next_batch = version
+        """b: id of the next batch to be formed."""
+        self.attempt_floor = self.highest_attempt = self.highest_attempt + 1
+        """New trajectories of this timeline start at this attempt."""
+
+        self.groups: dict[int, Group] = {}
+        """Live groups, consumed ones too, until they are trained or dropped."""
+        self.buffer = ReadyBuffer()
+        self.queued: list[tuple[int, int, int]] = []
+        """Heap (tag, uid, traj_uid) of trajectories to send; entries of dropped groups are skipped when they come up."""
+        self.in_flight = 0
+        self.watermark = Watermark(
+            config.in_flight_target, config.n, config.highest_watermark, config.watermark_step, fixed=config.watermark > 0
+        )
+        self.drops_in_a_row = 0
+        self.batches: deque[Batch] = deque()
+        """Formed and not in training yet."""
+        self.training: Batch | None = None
+
+        self.uncovered: deque[Group] = deque()
+        """Trained or dropped at a version that no durable checkpoint has reached yet, in that order: a rollback takes them back."""
+        self.uncovered_rows = 0
+        self.uncovered_batches: deque[Batch] = deque()
+        self.saving: dict[BatchId, None] = {}
+        self.saved = version
+        """Newest version with a durable checkpoint (the one the run began with included): the recycling mark, since batch b is covered
+        by versions above b."""
+        self.save_failures = 0
+        """In a row."""
+        self.last_save_failures = 0
+        """In a row, of saves that the end waits for."""
+
+        self.routing = Routing()
+        self.unsynced: dict[str, None] = {}
+        """Engines that are up, stale and not held by an evaluation: to be synced."""
+        self.evaluations_due: deque[int] = deque()
+        """Versions whose evaluation no engine has been pinned for yet."""
+        self.evaluations: dict[EvaluationId, tuple[int, ...]] = {}
+        """Under way -> the versions that were due and get its scores."""
+        self.scored: list[EvaluationRow] = []
+        """Those of versions that no durable checkpoint has reached yet."""
+        self.evaluation_failures = 0
+        self.evaluated = self.covered_evaluation = self.origin.version - 1
+        """Newest version that an evaluation was pinned to; the newest scored one that a checkpoint covers."""
 
     # -- what the transitions are made of
 
@@ -209,8 +249,26 @@ class State:
     def journal_batch(self, batch: Batch, state: Literal["queued", "training", "trained", "covered", "undone"]) -> None:
         self.journal.append(BatchRow(batch.id.timeline, batch.id.batch, state, batch.groups))
 
-    def write_touched(self) -> None:
-        """The rows of all that this transition changed."""
+    def journal_evaluation(
+        self, due: int, state: Literal["due", "pinned", "scored", "covered", "undone"], version: int = -1, score: float | None = None
+    ) -> EvaluationRow:
+        row = EvaluationRow(due, state, self.timeline, version, score)
+        self.journal.append(row)
+        return row
+
+    def journal_timeline(self) -> None:
+        """That this timeline begins, where and by which schedule."""
+        config = self.config
+        hops = tuple(hop.operator for hop in config.hops)
+        sizes = (config.n, config.groups_per_batch, config.max_lag, config.last)
+        self.journal.append(TimelineRow(self.timeline, self.published, *sizes, hops, config.policy))
+        self.journal_counters()
+
+    def journal_counters(self) -> None:
+        self.journal.append(Counters(self.origin.uid, self.attempt_floor, self.highest_attempt, self.covered_evaluation, self.source_end))
+
+    def write_journal(self) -> None:
+        """The rows of all that this transition changed, then what is covered by now."""
         for thing in self.touched:
             thing.is_touched = False
             if isinstance(thing, Trajectory):
@@ -228,6 +286,16 @@ class State:
                     )
                 )  # fmt: skip
         self.touched.clear()
+        if self.covered:
+            self.journal.append(Finished(tuple(self.covered)))
+            self.covered.clear()
+
+    def recycle(self) -> None:
+        """Give the rows up that no rollback or resume can ask for from this transition on."""
+        uids = (*self.abandoned, *self.covered)
+        if uids:
+            self.emit(Recycle(uids))
+            self.abandoned.clear()
 
     def fail(self, why: str) -> None:
         """End the run with this transition; the first reason stands."""
@@ -250,8 +318,10 @@ class State:
     @property
     def source_exhausted(self) -> bool:
         """No prompt can be drawn any more."""
+        if self.pending:
+            return False
         prompts = self.config.prompts or self.rows * self.config.epochs
-        return self.source_ended or 0 < prompts <= self.next_uid
+        return 0 < prompts <= self.next_uid or 0 <= self.source_end <= self.next_uid
 
     @property
     def waiting(self) -> int:
@@ -287,7 +357,7 @@ class State:
             "waiting_groups": self.waiting,
             "ready_groups": self.ready,
             "queue_depth": self.queue_depth,
-            "groups_drawn": self.next_uid - self.origin.uid,
+            "groups_drawn": self.next_uid - self.origin.uid - len(self.pending),
             "trained_groups": totals.trained_groups,
             "trained_rows": totals.trained_rows,
             "dropped_groups": totals.dropped.total(),
@@ -295,7 +365,9 @@ class State:
             "failed_attempts": totals.failed_attempts,
             "failed_syncs": totals.failed_syncs,
             "failed_saves": totals.failed_saves,
+            "uncovered_rows": self.uncovered_rows,
             "engine_deaths": totals.engine_deaths,
+            "rollbacks": totals.rollbacks,
             "stale_events": totals.ignored.total(),
         }
         flat |= {f"dropped/{reason}": count for reason, count in sorted(totals.dropped.items())}

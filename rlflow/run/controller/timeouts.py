@@ -3,17 +3,22 @@
 retry        the attempt counts as failed: another one, up to its bound
 drop group   the unit got no verdict: its group is dropped with the operator's name
 engine down  it did not come up: as if it had died
-finish       the run ends and names the wait
+rollback     a trainer hangs: as if it had died
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from .evaluation import evaluation_lost
 from .events import Timeout
 from .fleet import engine_lost, sync_lost
-from .ids import GroupId, SyncId, TrajectoryId
+from .ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId
+from .rollback import roll_back
 from .rollout import abort, live_trajectory, reject
 from .state import State
-from .waits import WAITS, Armed
+from .training import save_lost
+from .waits import WAITS, Armed, WaitKind
 
 __all__ = ["timeout"]
 
@@ -24,23 +29,52 @@ def timeout(state: State, event: Timeout) -> bool:
         return False
     wait = WAITS[armed.kind]
     why = f"timeout: {event.name} waited {state.config.seconds(armed.kind):g} s for {wait.waits_for}"
-    if wait.then == "finish":
-        state.fail(why)
-    else:
-        _recover(state, armed, why)
+    RECOVERIES[armed.kind](state, armed, why)
     return True
 
 
-def _recover(state: State, armed: Armed, why: str) -> None:
-    subject = armed.subject
-    if armed.kind == "operator":
-        assert isinstance(subject, TrajectoryId | GroupId)
-        reject(state, armed.operator, subject, why)
-    elif isinstance(subject, SyncId):
-        sync_lost(state, state.engines[subject.engine], why)
-    elif isinstance(subject, TrajectoryId):
-        trajectory = live_trajectory(state, subject)
-        assert trajectory is not None
-        abort(state, trajectory, why)
-    else:
-        engine_lost(state, state.engines[str(subject)], why)
+def _trajectory(state: State, armed: Armed, why: str) -> None:
+    assert isinstance(armed.subject, TrajectoryId)
+    trajectory = live_trajectory(state, armed.subject)
+    assert trajectory is not None
+    abort(state, trajectory, why)
+
+
+def _operator(state: State, armed: Armed, why: str) -> None:
+    assert isinstance(armed.subject, TrajectoryId | GroupId)
+    reject(state, armed.operator, armed.subject, why)
+
+
+def _engine_start(state: State, armed: Armed, why: str) -> None:
+    engine_lost(state, state.engines[str(armed.subject)], why)
+
+
+def _sync(state: State, armed: Armed, why: str) -> None:
+    assert isinstance(armed.subject, SyncId)
+    sync_lost(state, state.engines[armed.subject.engine], why)
+
+
+def _evaluation(state: State, armed: Armed, why: str) -> None:
+    assert isinstance(armed.subject, EvaluationId)
+    evaluation_lost(state, state.engines[armed.subject.engine], why)
+
+
+def _save(state: State, armed: Armed, why: str) -> None:
+    assert isinstance(armed.subject, BatchId)
+    save_lost(state, armed.subject, why)
+
+
+def _workers(state: State, armed: Armed, why: str) -> None:
+    roll_back(state, why)
+
+
+RECOVERIES: dict[WaitKind, Callable[[State, Armed, str], None]] = {
+    "worker start": _workers,
+    "engine start": _engine_start,
+    "trajectory": _trajectory,
+    "operator": _operator,
+    "train step": _workers,
+    "sync": _sync,
+    "evaluation": _evaluation,
+    "save": _save,
+}

@@ -9,15 +9,15 @@ A stop waits for no evaluation and no sync. Groups that were not trained stay li
 
 from __future__ import annotations
 
-from .evaluation import make_due
-from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, TrainerDown, TrainFailed
+from .evaluation import cover_scored, make_due
+from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, TrainFailed, Warn
 from .fleet import make_stale
 from .ids import BatchId
 from .journal import SavedRow
-from .rollout import give_up
+from .rollout import give_up, set_aside
 from .state import Batch, State
 
-__all__ = ["conclude", "end", "group_failed", "has_nothing_to_train", "save_failed", "saved", "train_failed", "trained", "trainer_down"]
+__all__ = ["conclude", "end", "group_failed", "has_nothing_to_train", "save_failed", "save_lost", "saved", "train_failed", "trained"]
 
 
 def trained(state: State, event: Trained) -> bool:
@@ -29,10 +29,11 @@ def trained(state: State, event: Trained) -> bool:
     state.training = None
     state.watermark.end_of_step()
     state.journal_batch(batch, "trained")
+    state.uncovered_batches.append(batch)
     for uid in batch.groups:
-        group = state.groups.pop(uid)
-        group.state, group.version = "trained", batch.id.batch + 1
-        state.touch(group)
+        group = state.groups[uid]
+        group.state = "trained"
+        set_aside(state, group, batch.id.batch + 1)
     state.totals.trained_groups += len(batch.groups)
     state.totals.trained_rows += batch.rows
     state.published = version = batch.id.batch + 1
@@ -69,40 +70,51 @@ def group_failed(state: State, event: GroupFailed) -> bool:
     return True
 
 
-def trainer_down(state: State, event: TrainerDown) -> bool:
-    """The weights since the last checkpoint died with it. Rolling back to one in place is not built yet, so the run ends."""
-    if event.start != state.workers_start:
-        return False
-    checkpoint = f"the newest checkpoint is of version {state.saved}" if state.saved > state.origin.version else "none was saved since"
-    state.fail(
-        f"worker {event.worker} went down: {event.why}. Weights up to version {state.published} died with it, {checkpoint}; "
-        f"rolling back to a checkpoint is not built yet"
-    )
-    return True
-
-
 def saved(state: State, event: Saved) -> bool:
+    """What it covers was fixed when it was asked for: it holds version b + 1, whatever was trained or dropped since."""
     if event.batch not in state.saving:
         return False
     del state.saving[event.batch]
     state.disarm("save", event.batch)
-    state.saved = max(state.saved, event.batch.batch + 1)
-    state.journal.append(SavedRow(state.timeline, state.saved))
-    state.save_failures = 0
+    state.save_failures = state.last_save_failures = state.trainer_deaths = 0
+    version = event.batch.batch + 1
+    if version > state.saved:
+        state.saved = state.checkpoint = version
+        state.journal.append(SavedRow(state.timeline, version))
+        _cover(state)
     return True
+
+
+def _cover(state: State) -> None:
+    """Batches below the newest checkpoint, and what was dropped up to its version, stay as they are for good."""
+    while state.uncovered_batches and state.uncovered_batches[0].id.batch < state.saved:
+        state.journal_batch(state.uncovered_batches.popleft(), "covered")
+    while state.uncovered and state.uncovered[0].version <= state.saved:
+        group = state.uncovered.popleft()
+        state.uncovered_rows -= group.rows
+        state.covered.append(group.uid)
+    cover_scored(state)
 
 
 def save_failed(state: State, event: SaveFailed) -> bool:
-    """Weights may have moved on, so it is not tried again: the next due version is, and the last one of the run up to the bound."""
     if event.batch not in state.saving:
         return False
-    del state.saving[event.batch]
-    state.disarm("save", event.batch)
+    save_lost(state, event.batch, event.why)
+    return True
+
+
+def save_lost(state: State, batch: BatchId, why: str) -> None:
+    """Weights may have moved on, so it is not tried again: the next due version is, and the last one of the run up to the bound."""
+    del state.saving[batch]
+    state.disarm("save", batch)
     state.totals.failed_saves += 1
     state.save_failures += 1
-    if state.save_failures >= state.config.max_save_attempts:
-        state.fail(f"{state.save_failures} saves in a row failed, the last one of version {event.batch.batch + 1}: {event.why}")
-    return True
+    kept = f"{state.uncovered_rows} rows are kept since the checkpoint of version {state.saved}"
+    state.emit(Warn(f"version {batch.batch + 1} could not be saved: {why} ({state.save_failures} in a row; {kept})"))
+    if state.stops or has_nothing_to_train(state):
+        state.last_save_failures += 1
+    if state.last_save_failures >= state.config.max_save_attempts:
+        state.fail(f"{state.last_save_failures} saves in a row failed at the end, the last one of version {batch.batch + 1}: {why}")
 
 
 def has_nothing_to_train(state: State) -> bool:

@@ -14,7 +14,7 @@ from .ids import EvaluationId, SyncId, TrajectoryId, Unit
 __all__ = ["WAITS", "Armed", "Subject", "Then", "Wait", "WaitKind", "wait_name"]
 
 WaitKind = Literal["worker start", "engine start", "trajectory", "operator", "train step", "sync", "evaluation", "save"]
-Then = Literal["retry", "drop group", "engine down", "finish"]
+Then = Literal["retry", "drop group", "engine down", "rollback"]
 Subject = Unit | SyncId | EvaluationId | str
 
 
@@ -26,14 +26,14 @@ class Wait:
 
 
 WAITS: dict[WaitKind, Wait] = {
-    "worker start": Wait(waits_for="WorkersUp", seconds=300.0, then="finish"),
+    "worker start": Wait(waits_for="WorkersUp", seconds=300.0, then="rollback"),
     "engine start": Wait(waits_for="EngineUp", seconds=300.0, then="engine down"),
     "trajectory": Wait(waits_for="Landed or Failed", seconds=1800.0, then="retry"),
     "operator": Wait(waits_for="Ran", seconds=600.0, then="drop group"),
-    "train step": Wait(waits_for="Trained", seconds=3600.0, then="finish"),
+    "train step": Wait(waits_for="Trained", seconds=3600.0, then="rollback"),
     "sync": Wait(waits_for="Synced or SyncFailed", seconds=600.0, then="retry"),
-    "evaluation": Wait(waits_for="Evaluated or EvaluationFailed", seconds=3600.0, then="finish"),
-    "save": Wait(waits_for="Saved or SaveFailed", seconds=1800.0, then="finish"),
+    "evaluation": Wait(waits_for="Evaluated or EvaluationFailed", seconds=3600.0, then="retry"),
+    "save": Wait(waits_for="Saved or SaveFailed", seconds=1800.0, then="retry"),
 }
 """State waited for -> its default timeout in seconds and what happens then. The reward is an operator before boarding."""
 

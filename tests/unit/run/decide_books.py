@@ -45,12 +45,17 @@ class Books:
         self.tables = Tables()
         """What a ledger would hold."""
         self.published = self.formed = self.origin.version
+        self.timeline = self.origin.timeline
+        self.floor = self.highest = self.origin.attempt
+        """The first attempt of this timeline, and the highest of all."""
         self.tags: dict[int, int] = {}
         self.members: dict[int, list[Member]] = {}
         self.group_hops: dict[int, list[str]] = {}
         self.consumed: dict[int, int] = {}
         self.trained: Counter[int] = Counter()
         self.dropped: Counter[int] = Counter()
+        self.dropped_at: dict[int, int] = {}
+        self.recycled: set[int] = set()
         self.hosts = {name: Host() for name in config.engines}
         self.starts: dict[str, int] = {}
         self.runs: dict[tuple[str, Unit], None] = {}
@@ -63,7 +68,8 @@ class Books:
         self.timers: set[str] = set()
         self.finish: ev.Finish | None = None
         self.workers_up = False
-        self.source_ended = False
+        self.workers_start = 0
+        self.source_end: int | None = None
         self.stops = 0
         self.harm = 0
         """Events that may end a run with a failure."""
@@ -79,7 +85,10 @@ class Books:
         host.start = self.starts[action.engine] = action.start
 
     def _startworkers(self, action: ev.StartWorkers) -> None:
-        assert action == ev.StartWorkers(1, None)
+        assert not self.workers_up
+        assert action.start == self.workers_start + 1
+        assert action.checkpoint == (max(self.saved) if self.saved else None)
+        self.workers_start = action.start
 
     def _dispatch(self, action: ev.Dispatch) -> None:
         trajectory, host = action.trajectory, self.hosts[action.engine]
@@ -95,7 +104,8 @@ class Books:
         assert key == min(self._queued()), "not the oldest first"
         member = self._member(trajectory)
         assert member.state == "queued"
-        assert trajectory.attempt == self.origin.attempt + len(member.attempts)
+        assert trajectory.attempt == self.floor + len(member.attempts)
+        self.highest = max(self.highest, trajectory.attempt)
         assert len(member.attempts) < self.config.max_attempts
         member.attempts.append(trajectory.attempt)
         member.state, member.versions, member.hops = "running", [self.published], []
@@ -103,8 +113,8 @@ class Books:
 
     def _register(self, uid: int) -> None:
         config, reach = self.config, min(self.published + self.config.max_lag, self.config.last)
-        assert not self.source_ended
-        assert uid == self.origin.uid + len(self.tags)
+        assert uid == self.next_prompt()
+        assert self.source_end is None or uid < self.source_end
         assert not config.prompts or uid < config.prompts
         room = (reach + 1 - self.formed) * config.groups_per_batch + (config.oversample if reach >= self.formed else 0)
         assert len(self.waiting()) + 1 <= room
@@ -128,7 +138,7 @@ class Books:
     def _train(self, action: ev.Train) -> None:
         assert self.training is None
         assert self.stops == 0
-        assert action.batch == BatchId(self.origin.timeline, self.published)
+        assert action.batch == BatchId(self.timeline, self.published)
         assert list(action.groups) == sorted(set(action.groups))
         assert list(action.trajectories) == sorted(action.trajectories)
         assert Counter(t.uid for t in action.trajectories) == dict.fromkeys(action.groups, self.config.n)
@@ -167,8 +177,17 @@ class Books:
         uid = action.group.uid
         assert uid in self.waiting()
         self.dropped[uid] += 1
+        self.dropped_at[uid] = self.published
         self.runs = dict.fromkeys(key for key in self.runs if key[1].uid != uid)  # type: ignore[union-attr]
         assert not any(member.state == "running" for member in self.members[uid])
+
+    def _recycle(self, action: ev.Recycle) -> None:
+        """Each once, when it is covered."""
+        assert not self.recycled & set(action.uids)
+        self.recycled.update(action.uids)
+
+    def _warn(self, action: ev.Warn) -> None:
+        assert "could not be saved" in action.what
 
     def _arm(self, action: ev.Arm) -> None:
         assert action.name not in self.timers
@@ -195,6 +214,12 @@ class Books:
 
     # -- books
 
+    def covered(self) -> set[int]:
+        raise NotImplementedError
+
+    def next_prompt(self) -> int:
+        raise NotImplementedError
+
     def running(self) -> list[TrajectoryId]:
         return sorted(trajectory for host in self.hosts.values() for trajectory in host.running)
 
@@ -202,7 +227,8 @@ class Books:
         return {uid for uid in self.tags if uid not in self.consumed and uid not in self.dropped}
 
     def is_exhausted(self) -> bool:
-        return self.source_ended or 0 < self.config.prompts <= self.origin.uid + len(self.tags)
+        ends = [end for end in (self.source_end, self.config.prompts or None) if end is not None]
+        return bool(ends) and self.next_prompt() >= min(ends)
 
     def check(self) -> None:
         self._note_formed()
@@ -216,6 +242,8 @@ class Books:
         assert not config.watermark or state.watermark.value == config.watermark
         assert {uid for uid, row in self.tables.groups.items() if row.state not in ("trained", "dropped")} == set(state.groups)
         assert state.published == self.published
+        assert self.recycled == self.covered(), "rows are kept exactly for groups that are live or uncovered"
+        assert sorted({*self.tags} - self.recycled) == sorted(self.tables.groups)
         assert state.queue_depth <= config.queue
         assert {name for name, engine in state.engines.items() if engine.state != "down"} == {n for n, h in self.hosts.items() if h.up}
         if self.finish is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 
-from decide_books import Books
+from decide_timelines import Timelines
 
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.decide import decide
@@ -13,13 +13,15 @@ from rlflow.run.controller.ids import BatchId, EvaluationId, Span, SyncId, Traje
 from rlflow.run.controller.state import State
 
 
-class World(Books):
+class World(Timelines):
     # -- what happens
 
     def feed(self, event: ev.AnyEvent) -> list[ev.AnyAction]:
         self.history.append(event)
         actions = decide(self.state, event)
         self.tables.apply(self.state.journal)
+        if self.state.timeline != self.timeline:
+            actions = self.roll_back(actions)
         for action in actions:
             assert self.finish is None, "an action after Finish"
             getattr(self, f"_{type(action).__name__.lower()}")(action)
@@ -37,7 +39,7 @@ class World(Books):
 
     def come_up(self) -> list[ev.AnyAction]:
         self.workers_up = True
-        return self.feed(ev.WorkersUp(1))
+        return self.feed(ev.WorkersUp(self.workers_start))
 
     def engine_up(self, name: str, capacity: int = 64) -> list[ev.AnyAction]:
         start = self.starts.pop(name)
@@ -112,6 +114,10 @@ class World(Books):
         del self.saves[batch]
         return self.feed(ev.SaveFailed(batch, "disk full"))
 
+    def trainer_down(self, worker: str) -> list[ev.AnyAction]:
+        self.harm += 1
+        return self.feed(ev.TrainerDown(worker, self.workers_start, "killed"))
+
     def run_out(self, name: str) -> list[ev.AnyAction]:
         """A timer runs out: what was waited for never comes."""
         kind = self.state.armed[name].kind
@@ -126,6 +132,12 @@ class World(Books):
             self.harm += 1
             self.starts.pop(str(subject))
             self._lose(str(subject))
+        elif kind == "evaluation":
+            self.harm += 1
+            del self.evaluations[subject]  # type: ignore[arg-type]
+        elif kind == "save":
+            self.harm += 1
+            del self.saves[subject]  # type: ignore[arg-type]
         elif kind != "trajectory":
             self.harm += 1
         return self.feed(ev.Timeout(name))
@@ -135,7 +147,7 @@ class World(Books):
         return self.feed(ev.Stop())
 
     def end_source(self) -> list[ev.AnyAction]:
-        self.source_ended = True
+        self.source_end = self.source_end or max(self.tags, default=self.origin.uid - 1) + 1
         return self.feed(ev.SourceEnd())
 
     def replay(self, event: ev.AnyEvent) -> None:
@@ -185,11 +197,9 @@ class World(Books):
         if isinstance(wait, BatchId):
             return self.fail_save(wait)
         if isinstance(wait, ev.Train):
-            self.harm += 1
-            return self.feed(ev.TrainerDown("actor", 1, "killed"))
+            return self.trainer_down("actor")
         if wait == "workers":
-            self.harm += 1
-            return self.feed(ev.TrainerDown("critic", 1, "exit code 1"))
+            return self.trainer_down("critic")
         return self.engine_down(str(wait))
 
 

@@ -50,7 +50,52 @@ def test_the_last_save_is_tried_again_and_then_ends_the_run() -> None:
     world.train()
     assert ev.Save(BatchId(0, 0)) in world.fail_save(BatchId(0, 0))
     world.fail_save(BatchId(0, 0))
-    assert world.finish == ev.Finish("failed", "2 saves in a row failed, the last one of version 1: disk full")
+    assert world.finish == ev.Finish("failed", "2 saves in a row failed at the end, the last one of version 1: disk full")
+
+
+def test_saves_that_keep_failing_are_warnings_until_too_many_rows_are_kept() -> None:
+    world = World(replace(ONE, save_every=1, max_uncovered_rows=3))
+    world.begin()
+    for batch in range(3):
+        land_first(world)
+        world.train()
+        warned = [action.what for action in world.fail_save(BatchId(0, batch)) if isinstance(action, ev.Warn)]
+        rows = "rows are kept since the checkpoint of version 0"
+        assert warned == [f"version {batch + 1} could not be saved: disk full ({batch + 1} in a row; {batch + 1} {rows})"]
+        world.sync("e")
+    assert world.state.counters()["uncovered_rows"] == 3
+    land_first(world)
+    world.train()
+    assert world.finish == ev.Finish(
+        "failed",
+        "4 rows made since the checkpoint of version 0 are kept for a rollback, more than max_uncovered_rows=3: "
+        "save more often (3 saves in a row failed)",
+    )
+
+
+def test_a_save_covers_what_was_trained_when_it_was_asked_for() -> None:
+    """Version 1 is being written while batch 1 is trained: when it is done, batch 0 is covered and batch 1 is not."""
+    world = World(replace(ONE, save_every=1, max_lag=1))
+    world.begin()
+    land_first(world)
+    world.train()
+    world.sync("e")
+    land_first(world)
+    world.train()
+    assert ev.Recycle((0,)) in world.save(BatchId(0, 0))
+    assert ev.Recycle((1,)) in world.save(BatchId(0, 1))
+
+
+def test_a_drop_is_covered_by_a_checkpoint_of_the_version_at_which_it_was_made() -> None:
+    """uid 1 is dropped at version 1, after its save was asked for and before it is done; uid 2 after it is done."""
+    world = World(replace(ONE, save_every=1, max_attempts=1))
+    world.begin()
+    land_first(world)
+    world.train()
+    world.sync("e")
+    assert not any(isinstance(action, ev.Recycle) for action in world.fail(TrajectoryId(1, 0, 0)))
+    assert ev.Recycle((0, 1)) in world.save(BatchId(0, 0))
+    assert ev.Recycle((2,)) in world.fail(TrajectoryId(2, 0, 0))
 
 
 def test_stop_finishes_the_running_train_step_and_saves_it() -> None:
@@ -99,23 +144,37 @@ def test_an_engine_that_dies_after_stop_does_not_fail_the_run() -> None:
     assert not any(isinstance(action, ev.Finish | ev.Start) for action in world.engine_down("e"))
 
 
-@pytest.mark.parametrize("kind", ["worker start", "train step", "evaluation", "save"])
-def test_a_timeout_that_nothing_can_mend_ends_the_run_with_its_name(kind: str) -> None:
-    world = World(replace(ONE, last=0, eval_every=1, timeouts={"worker start": 7.0}))
+@pytest.mark.parametrize("name", ["worker start", "train step 0:0"])
+def test_a_trainer_that_hangs_is_a_rollback_and_then_ends_the_run_with_its_name(name: str) -> None:
+    world = World(replace(ONE, trainer_restarts=1, timeouts={"worker start": 7.0, "train step": 7.0}))
     world.feed(ev.RunStarted())
-    if kind != "worker start":
+    if name == "train step 0:0":
         world.come_up()
         world.engine_up("e")
         world.sync("e")
         land_first(world)
-    if kind == "save":
-        world.train()
-    name = next(name for name in world.timers if name.startswith(kind))
-    world.run_out(name)
+    assert ev.StartWorkers(2, None, after=1.0) in world.run_out(name)
+    world.run_out("worker start")
     assert world.finish is not None
-    assert world.finish.outcome == "failed"
-    assert world.finish.why.startswith(f"timeout: {name} waited ")
-    assert kind != "worker start" or world.finish.why == "timeout: worker start waited 7 s for WorkersUp"
+    assert world.finish.why == (
+        "timeout: worker start waited 7 s for WorkersUp (rolled back 1 times to the checkpoint that the run began with, "
+        "trainer_restarts=1). Weights up to version 0 died with it"
+    )
+
+
+def test_an_evaluation_that_hangs_is_done_again() -> None:
+    world = World(replace(ONE, eval_every=1))
+    world.begin()
+    assert ev.Evaluate(EvaluationId(0, 0, "e", 2)) in world.run_out("evaluation 0:0 on e (attempt 1)")
+
+
+def test_a_save_that_hangs_is_a_save_that_failed() -> None:
+    world = World(replace(ONE, save_every=1))
+    world.begin()
+    land_first(world)
+    world.train()
+    warned = [action.what for action in world.run_out("save 0:0") if isinstance(action, ev.Warn)]
+    assert warned[0].startswith("version 1 could not be saved: timeout: save 0:0 waited 1800 s for Saved or SaveFailed (1 in a row; ")
 
 
 def test_Q2_a_trajectory_that_never_returns_is_sent_again() -> None:
@@ -220,5 +279,5 @@ def test_every_event_has_a_handler() -> None:
 
 
 def test_every_wait_is_positive_and_ends_in_something() -> None:
-    assert {wait.then for wait in WAITS.values()} == {"retry", "drop group", "engine down", "finish"}
+    assert {wait.then for wait in WAITS.values()} == {"retry", "drop group", "engine down", "rollback"}
     assert all(wait.seconds > 0 and wait.waits_for for wait in WAITS.values())

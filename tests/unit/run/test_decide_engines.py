@@ -46,7 +46,8 @@ def test_one_whole_run_by_its_actions() -> None:
         ev.Disarm("operator reward of trajectory 0.0.0"), ev.Train(batch, (0,), (FIRST,)), ev.Arm("train step 0:0", 3600.0),
     ]  # fmt: skip
     assert decide(state, ev.Trained(batch)) == [ev.Disarm("train step 0:0"), ev.Save(batch), ev.Arm("save 0:0", 1800.0)]
-    assert decide(state, ev.Saved(batch)) == [ev.Disarm("save 0:0"), ev.Finish("done", "the last batch is trained, at version 1")]
+    done = ev.Finish("done", "the last batch is trained, at version 1")
+    assert decide(state, ev.Saved(batch)) == [ev.Disarm("save 0:0"), ev.Recycle((0,)), done]
     assert state.counters()["staleness/0"] == 6
 
 
@@ -186,7 +187,7 @@ def test_the_trajectories_of_a_dead_engine_move_to_another() -> None:
 
 
 def test_an_engine_that_dies_too_often_ends_the_run_with_its_name() -> None:
-    world = World(ONE)
+    world = World(replace(ONE, engine_restarts=0))
     world.begin()
     world.engine_down("e")
     assert world.finish == ev.Finish("failed", "engine e went down: killed (restarted 0 times, engine_restarts=0)")
@@ -200,18 +201,18 @@ def test_a_restarted_engine_is_synced_before_it_serves() -> None:
     assert [str(action.trajectory) for action in world.sync("e") if isinstance(action, ev.Dispatch)] == ["0.0.1"]
 
 
-def test_a_dead_trainer_ends_the_run_and_says_what_is_left() -> None:
-    world = World(replace(ONE, save_every=1))
+def test_trainers_that_die_too_often_end_the_run_with_the_name_of_the_last_one() -> None:
+    world = World(replace(ONE, save_every=1, trainer_restarts=0))
     world.begin()
     land_first(world)
     world.train()
     world.save(BatchId(0, 0))
-    world.harm += 1
-    [finish] = world.feed(ev.TrainerDown("actor", 1, "signal 9"))
-    assert isinstance(finish, ev.Finish)
-    assert finish.outcome == "failed"
-    assert "worker actor went down: signal 9" in finish.why
-    assert "the newest checkpoint is of version 1" in finish.why
+    world.trainer_down("actor")
+    assert world.finish == ev.Finish(
+        "failed",
+        "worker actor went down: killed (rolled back 0 times to the checkpoint of version 1, trainer_restarts=0). "
+        "Weights up to version 1 died with it",
+    )
 
 
 def test_a_batch_that_cannot_be_trained_ends_the_run() -> None:

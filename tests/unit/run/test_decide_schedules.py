@@ -41,6 +41,7 @@ def random_config(rng: random.Random, origin: Origin) -> Config:
         save_every=rng.randint(0, 2),
         engines=tuple(f"engine{i}" for i in range(rng.randint(1, 3))),
         engine_restarts=rng.choice((0, 1, 6)),
+        trainer_restarts=rng.choice((0, 2, 9)),
         max_attempts=rng.randint(1, 3),
     )
 
@@ -155,7 +156,7 @@ def step(world: World, rng: random.Random, harm: float) -> None:
         world.run_out(rng.choice(sorted(world.timers)))
     elif rng.random() < 0.1 and up:
         world.engine_down(rng.choice(up))
-    elif not isinstance(wait, ev.Train) and wait != "workers":
+    else:
         world.refuse(wait)
 
 
