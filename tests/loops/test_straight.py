@@ -24,7 +24,9 @@ from rlflow import operator
 
 
 @operator(per="row", corrects=("engine",))
-def recorded(advantages: Advantages, ids: InputIds, mask: ResponseMask, rollout: RolloutLogProbs, uid: Uid, traj_uid: TrajUid) -> Advantages:
+def recorded(
+    advantages: Advantages, ids: InputIds, mask: ResponseMask, rollout: RolloutLogProbs, uid: Uid, traj_uid: TrajUid
+) -> Advantages:
     with open("FILE", "a") as file:
         for i in range(len(ids)):
             own = mask[i].nonzero().flatten().tolist()
@@ -35,9 +37,9 @@ def recorded(advantages: Advantages, ids: InputIds, mask: ResponseMask, rollout:
 
 def recording_grpo(folder: Path, file: Path) -> str:
     """The shipped pipeline, with one call more: what was sampled goes to `file`."""
-    before, after = "    weighed = adv.advantages\n", "ready.input_ids, ready.response_mask, ready.rollout_log_probs, ready.uid, ready.traj_uid"
-    text = (PIPELINES / "grpo.py").read_text()
+    text, before = (PIPELINES / "grpo.py").read_text(), "    weighed = adv.advantages\n"
     assert before in text
+    after = "ready.input_ids, ready.response_mask, ready.rollout_log_probs, ready.uid, ready.traj_uid"
     text = text.replace(before, f"    weighed = recorded(adv.advantages, {after})\n")
     text = text.replace("@pipeline\n", RECORDER.replace("FILE", str(file)) + "\n\n@pipeline\n", 1)
     (folder / "recording.py").write_text(text)
