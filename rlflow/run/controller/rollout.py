@@ -8,7 +8,7 @@ Ran(drop) ──→ the group is dropped; its seat is refilled by admission
 from __future__ import annotations
 
 from .dispatch import queue_again, take_off
-from .events import Abort, Continue, Drop, Failed, Landed, Ran, Run, Turn
+from .events import Abort, Continue, Drop, Failed, Landed, Ran, Run, Turn, Warn
 from .ids import GroupId, TrajectoryId, Unit
 from .schedule import Config
 from .state import Group, State, Trajectory
@@ -129,12 +129,19 @@ def set_aside(state: State, group: Group, version: int) -> None:
         state.covered.append(group.uid)
         return
     state.uncovered.append(group)
-    state.uncovered_rows += group.rows
-    if state.uncovered_rows > state.config.max_uncovered_rows:
-        state.fail(
-            f"{state.uncovered_rows} rows made since the checkpoint of version {state.saved} are kept for a rollback, more than "
-            f"max_uncovered_rows={state.config.max_uncovered_rows}: save more often ({state.save_failures} saves in a row failed)"
-        )
+    before, state.uncovered_rows = state.uncovered_rows, state.uncovered_rows + group.rows
+    _guard_against_keeping_all(state, before)
+
+
+def _guard_against_keeping_all(state: State, before: int) -> None:
+    """A warning at half of what may be kept, and the end beyond it."""
+    bound, now = state.config.max_uncovered_rows, state.uncovered_rows
+    kept = f"{now} rows made since the checkpoint of version {state.saved} are kept for a rollback"
+    advice = f"save more often ({state.save_failures} saves in a row failed)"
+    if now > bound:
+        state.fail(f"{kept}, more than max_uncovered_rows={bound}: {advice}")
+    elif before <= bound // 2 < now:
+        state.emit(Warn(f"{kept}; the run ends at more than max_uncovered_rows={bound}: {advice}"))
 
 
 def run_hops(state: State) -> None:

@@ -38,8 +38,9 @@ class Routing:
 
     def offer(self, engine: Routed) -> None:
         """The room of this engine changed."""
-        if engine.offered_room > 0:
-            heapq.heappush(self._heap, (-engine.offered_room, engine.index))
+        room = engine.offered_room
+        if room > 0:
+            heapq.heappush(self._heap, (-room, engine.index))
 
     def best(self, engines: Sequence[E], near: E | None = None) -> E | None:
         """``near`` while it has room, else the fit engine with the most room; None: no engine can take a trajectory now."""

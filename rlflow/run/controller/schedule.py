@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from ...errors import UsageError
@@ -109,11 +110,11 @@ class Config:
     def drop_bound(self) -> int:
         return self.max_drops or 64 * self.groups_per_batch
 
-    @property
+    @cached_property
     def trajectory_hops(self) -> tuple[str, ...]:
         return tuple(hop.operator for hop in self.hops if hop.per == "trajectory")
 
-    @property
+    @cached_property
     def group_hops(self) -> tuple[str, ...]:
         return tuple(hop.operator for hop in self.hops if hop.per == "group")
 

@@ -23,7 +23,7 @@ from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
 from .journal import BatchRow, Change, Counters, EvaluationRow, Finished, GroupRow, TimelineRow, TrajectoryRow
 from .routing import Routing
 from .schedule import Config, Hop, Origin
-from .waits import Armed, Subject, WaitKind, wait_name
+from .waits import WAITS, Armed, Subject, WaitKind, wait_name
 from .watermark import Watermark
 
 __all__ = ["Batch", "Config", "Engine", "Group", "Hop", "Origin", "State", "Trajectory"]
@@ -96,7 +96,8 @@ class Engine:
     @property
     def offered_room(self) -> int:
         """Trajectories that may be sent now: only an engine that serves the published version takes first requests."""
-        return max(self.capacity - len(self.running), 0) if self.state == "serving" else 0
+        room = self.capacity - len(self.running)
+        return room if room > 0 and self.state == "serving" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class State:
         """Uids below this number exist, as ``SourceEnd`` said; -1: it did not."""
         self.begin(origin.timeline, origin.version)
 
+        self.seconds: dict[WaitKind, float] = {kind: config.seconds(kind) for kind in WAITS}
         self.armed: dict[str, Armed] = {}
         """Timers that run, by name: who waits for what."""
         self.started = False
@@ -305,7 +307,7 @@ class State:
         """Start the timer of a wait that begins ``after`` seconds from now."""
         name = wait_name(kind, subject, operator)
         self.armed[name] = Armed(kind, subject, operator)
-        self.emit(Arm(name, self.config.seconds(kind) + after))
+        self.emit(Arm(name, self.seconds[kind] + after))
 
     def disarm(self, kind: WaitKind, subject: Subject, operator: str = "") -> None:
         """Of a timer that has run out already nothing is left to disarm."""

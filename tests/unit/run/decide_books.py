@@ -187,7 +187,7 @@ class Books:
         self.recycled.update(action.uids)
 
     def _warn(self, action: ev.Warn) -> None:
-        assert "could not be saved" in action.what
+        assert "could not be saved" in action.what or "max_uncovered_rows" in action.what
 
     def _arm(self, action: ev.Arm) -> None:
         assert action.name not in self.timers
