@@ -25,7 +25,7 @@ from .batchscope import BatchScope
 from .calls import BACKSTOP
 from .controller import events as ev
 from .controller.decide import decide
-from .controller.ids import GroupId, Span, TrajectoryId
+from .controller.ids import EvaluationId, GroupId, Span, TrajectoryId
 from .controller.order import prompt_of
 from .controller.state import Config, State
 from .controller.waits import WaitKind
@@ -46,6 +46,7 @@ class Loop:
         self._events: asyncio.Queue[ev.AnyEvent] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._evaluating: dict[EvaluationId, asyncio.Task[None]] = {}
         self._ready = Ready()
         self._aborted: set[TrajectoryId] = set()  # given up while they ran: their rows are freed when they arrive
 
@@ -107,8 +108,11 @@ class Loop:
                 self._spawn(self._train(action))
             case ev.Sync():
                 self._spawn(self._sync(action))
-            case ev.Evaluate():
-                self._spawn(self._evaluate(action))
+            case ev.Evaluate(evaluation):
+                self._evaluating[evaluation] = self._spawn(self._evaluate(action))
+            case ev.Void(evaluation):
+                if (task := self._evaluating.pop(evaluation, None)) is not None:
+                    task.cancel()
             case ev.Save():
                 self._spawn(self._save(action))
             case ev.Drop(group, reason, detail):
@@ -126,10 +130,11 @@ class Loop:
             case ev.Finish():
                 self.finish.set_result(action)
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -180,6 +185,8 @@ class Loop:
             self.tell(ev.EvaluationFailed(evaluation, str(error)))
         else:
             self.tell(ev.Evaluated(evaluation))
+        finally:
+            self._evaluating.pop(evaluation, None)
 
     def _engine_call(self, node: int, version: int, engine: str, prompt: tuple[int, int, int] | None = None) -> Call:
         address = self.staff.address(engine)

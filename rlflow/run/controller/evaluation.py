@@ -9,7 +9,7 @@ voids what is unfinished or pinned above c.
 
 from __future__ import annotations
 
-from .events import Evaluate, Evaluated, EvaluationFailed
+from .events import Evaluate, Evaluated, EvaluationFailed, Void
 from .ids import EvaluationId
 from .state import Engine, State
 
@@ -78,6 +78,7 @@ def evaluation_lost(state: State, engine: Engine, why: str) -> None:
 def void(state: State, engine: Engine) -> None:
     """The scores of this engine will not come: what they were for is due again, on another engine or as a newer version."""
     if engine.evaluation is not None:
+        state.emit(Void(engine.evaluation))
         dues = _release(state, engine)
         _move_on(state, engine)
         for due in dues:

@@ -82,7 +82,10 @@ class Turn(Event, frozen=True):
 
 
 class Ran(Event, frozen=True):
-    """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit."""
+    """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit.
+
+    A worker that dies while it runs one tells ``TrainerDown`` and nothing else: the unit is not to blame.
+    """
 
     operator: str
     unit: Unit
@@ -101,7 +104,7 @@ class Trained(Event, frozen=True):
 
 
 class TrainFailed(Event, frozen=True):
-    """An operator of the batch scope raised: the batch cannot be trained."""
+    """An operator of the batch scope raised: the batch cannot be trained. A worker that dies tells ``TrainerDown`` and nothing else."""
 
     batch: BatchId
     why: str
@@ -252,6 +255,12 @@ class Evaluate(Action, frozen=True):
     evaluation: EvaluationId
 
 
+class Void(Action, frozen=True):
+    """The scores of this evaluation are not wanted any more: stop its requests, report nothing. No answer is needed."""
+
+    evaluation: EvaluationId
+
+
 class Save(Action, frozen=True):
     """Write the checkpoint of version ``batch + 1``; answer ``Saved``/``SaveFailed``."""
 
@@ -300,6 +309,6 @@ class Finish(Action, frozen=True):
 
 
 AnyAction = (
-    Start | StartWorkers | Dispatch | Continue | Abort | Run | Train | Sync | Evaluate | Save | Drop | Recycle
+    Start | StartWorkers | Dispatch | Continue | Abort | Run | Train | Sync | Evaluate | Void | Save | Drop | Recycle
     | Warn | Arm | Disarm | Finish
 )  # fmt: skip

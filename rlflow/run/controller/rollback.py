@@ -6,7 +6,7 @@ TrainerDown, a train step or a start that hangs ──→ requests are aborted �
 
 from __future__ import annotations
 
-from .events import Abort, StartWorkers, TrainerDown
+from .events import Abort, StartWorkers, TrainerDown, Void
 from .fleet import forget_weights
 from .journal import BatchRow, EvaluationRow
 from .state import Group, State
@@ -88,6 +88,8 @@ def _batches(state: State) -> list[BatchRow]:
 
 def _abort_running(state: State) -> None:
     """Every request of the timeline that ends."""
+    for evaluation in state.evaluations:
+        state.emit(Void(evaluation))
     for engine in state.fleet:
         for trajectory in engine.running.values():
             state.emit(Abort(trajectory.id))

@@ -167,6 +167,9 @@ class Books:
         assert all(other.engine != evaluation.engine for other in self.evaluations)
         self.evaluations[evaluation] = None
 
+    def _void(self, action: ev.Void) -> None:
+        assert action.evaluation not in self.evaluations, "scores that are still to come are not wanted"
+
     def _save(self, action: ev.Save) -> None:
         assert action.batch.batch + 1 == self.published
         assert action.batch not in self.saves

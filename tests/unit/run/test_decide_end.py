@@ -267,7 +267,7 @@ def test_events_and_actions_survive_the_wire() -> None:
     asked: list[ev.AnyAction] = [ev.Drop(GroupId(0, 1), "filter", "x"), ev.Abort(FIRST), *world.begin()]
     asked += [ev.Run("filter", GroupId(0, 2)), ev.Train(BatchId(0, 0), (0,), (FIRST,)), ev.Save(BatchId(0, 1)), ev.Finish("done", "x")]
     heard += [ev.Turn(FIRST, 1), ev.GroupFailed(BatchId(0, 0), 0, "x"), ev.Trained(BatchId(0, 0), ((0, 4, 2),))]
-    asked += [ev.Continue(FIRST, 1, "a"), ev.Recycle((0, 1)), ev.Warn("x")]
+    asked += [ev.Continue(FIRST, 1, "a"), ev.Recycle((0, 1)), ev.Warn("x"), ev.Void(EvaluationId(0, 0, "e", 9))]
     for event in heard:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=ev.AnyEvent) == event
     for action in asked:
