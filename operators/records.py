@@ -132,6 +132,13 @@ class PpoRows(Record):
     response_mask: ResponseMask
 
 
+class TreeRows(Record):
+    """Whose row it is: what losses weigh rows by, where a trajectory may have several."""
+
+    uid: Uid
+    traj_uid: TrajUid
+
+
 class KlRows(Record):
     """What the KL penalty against a reference reads."""
 

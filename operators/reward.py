@@ -3,6 +3,7 @@
     response_text, answer ──verifier (verifiers.py) in a judging process (judging.py)──▶ one score a row
         token_level_scores   the score at the last position with response_mask = 1, 0 elsewhere       (raw)
         is_correct           1 if the score is full (1), else 0; also for a row that trains nothing   (raw)
+    episode_reward, what an environment gave ──episode_scores──▶ the same two fields
     token_level_scores ──shape_rewards | length_penalty──▶ token_level_rewards                        (shaped)
 
 Filters read the raw scores, estimators the shaped rewards. A blank response scores 0 whatever the answer is. A row whose
@@ -23,13 +24,14 @@ from rlflow.extras import require
 from rlflow.measure import note
 
 from . import verifiers
-from .fields import Answer, ResponseMask, ResponseText, TokenRewards, TokenScores
+from .fields import Answer, EpisodeReward, ResponseMask, ResponseText, TokenRewards, TokenScores
 from .judging import Verdict, name_of, score_texts
 from .records import Scores
 from .verifiers import Verifier
 
 __all__ = [
     "RewardFn",
+    "episode_scores",
     "exact_match",
     "integer_match",
     "length_penalty",
@@ -114,6 +116,18 @@ def verify(
     return Scores(
         token_level_scores=_last_token(response_mask).float() * _column(scores, response_mask)[:, None],
         is_correct=_column([float(score >= 1.0) for score in scores], response_mask),
+    )
+
+
+@operator(per="row")
+def episode_scores(episode_reward: EpisodeReward, response_mask: ResponseMask) -> Scores:
+    """What the environment gave on the way to each leaf; correct is 1 or more. Raises DataError for one that is not finite."""
+    finite = episode_reward.isfinite()
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise DataError(f"the environment gave row {row} the reward {float(episode_reward[row])}; a reward is a finite number")
+    return Scores(
+        token_level_scores=_last_token(response_mask).float() * episode_reward[:, None], is_correct=(episode_reward >= 1.0).float()
     )
 
 

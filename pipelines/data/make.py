@@ -2,6 +2,7 @@
 
     digits.parquet          one turn      "largest of 3, 7, 1? " → 7
     digits_mixed.parquet    one turn      largest, smallest or middle of three digits: harder
+    calculator.parquet      two turns     "84 over 12? " → 7; operators.calculator.Calculator computes
     guess.parquet           many turns    "guess 2-8: ", the answer is a secret; operators.environment.HigherLower replies
     reasoning_gym.parquet   one turn      tasks of reasoning-gym; the answer is the task's entry as JSON
 
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from operators.baselines import Baselines, blind_baselines
 from rlflow.errors import DataError
 
-__all__ = ["MAX_BLIND", "Question", "digits", "guess", "split_rows", "write"]
+__all__ = ["MAX_BLIND", "Question", "calculations", "digits", "guess", "split_rows", "write"]
 
 SEED = 1234
 HELD_OUT = 5  # every fifth operand combination is asked about in `test` only
@@ -52,6 +53,14 @@ def digits(words: Sequence[str]) -> Iterator[Question]:
             low, middle, high = in_order
             answer = str(in_order[PLACE[word]])
             yield Question(ask(", ".join(map(str, numbers))), answer, ask("_, _, _"), word, (high, low, middle), answer)
+
+
+def calculations() -> Iterator[Question]:
+    """Differences and whole quotients 2 to 9 of numbers below 100: too many to be known by heart, so that computing pays."""
+    for right, result in itertools.product(range(2, 50), range(2, 10)):
+        for word, left in {"minus": right + result, "over": right * result}.items():
+            if left < 100:
+                yield Question(f"{left} {word} {right}? ", str(result), f"_ {word} _? ", word, (result, left, right), str(result))
 
 
 def guess() -> Iterator[Question]:
@@ -140,6 +149,7 @@ def _write_parquet(file: Path, rows: list[dict[str, str]]) -> None:
 def main(folder: Path) -> None:
     write(folder, "digits.parquet", digits(["largest"]), max_blind=MAX_BLIND)
     write(folder, "digits_mixed.parquet", digits(list(PLACE)), max_blind=MAX_BLIND)
+    write(folder, "calculator.parquet", calculations(), max_blind=MAX_BLIND)
     write(folder, "guess.parquet", guess(), max_blind=None)
     write(folder, "reasoning_gym.parquet", gym_mixture(), max_blind=MAX_BLIND)
 

@@ -3,6 +3,8 @@
 tokens, rows              counted from the masks that every training forward reads
 trajectories, groups      counted by keys, which the loss must read: a field that nobody reads is not brought to the trainer
 a number above 0          itself
+
+How much a row weighs (`Loss.row_weight`) asks for keys of the record that is trained on, whatever record the loss names.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from typing import Any, NamedTuple
 from . import source
 from .diagnostic import Label
 from .loss import Loss, rows_of
-from .record import labels, names_of
+from .record import Record, labels, names_of
 
 KEYS: dict[str, tuple[str, ...]] = {"tokens": (), "rows": (), "trajectories": ("uid", "traj_uid"), "groups": ("uid",)}
+WEIGHED: dict[str, tuple[str, ...]] = {"row": (), "trajectory": ("uid", "traj_uid"), "group": ("uid", "traj_uid")}
 
 
 class Uncounted(NamedTuple):
@@ -43,6 +46,26 @@ def uncounted(loss: Loss[Any, Any]) -> Iterator[Uncounted]:
         if key not in names_of(record):
             message = f"`{record.__name__}` has no field `{key}`, by which the {wanted} of `{name}` are counted"
             yield Uncounted("RLF001", message, f"divided by its {wanted}", declared, f"give `{record.__name__}` the field `{key}`")
+
+
+def unweighed(loss: Loss[Any, Any], record: type[Record]) -> Iterator[Uncounted]:
+    """Nothing, for rows that the engine can weigh as the loss asks. record: what is trained on."""
+    name, wanted = type(loss).__name__, loss.row_weight
+    if not loss.active:
+        return
+    if wanted not in WEIGHED:
+        message, help = f"`{name}` weighs rows by {wanted!r}, which nobody knows", f"a row weight is one of {', '.join(WEIGHED)}"
+        yield Uncounted("RLF013", message, "the engine weighs the terms", (), help)
+        return
+    if missing := [key for key in WEIGHED[wanted] if key not in names_of(record)]:
+        lacking = " and ".join(f"`{key}`" for key in missing)
+        message = f"`{record.__name__}` has no {lacking}, by which `{name}` weighs rows"
+        yield Uncounted("RLF001", message, f'row_weight="{wanted}"', (), f"give `{record.__name__}` the fields `uid` and `traj_uid`")
+
+
+def weighed_by(loss: Loss[Any, Any]) -> tuple[str, ...]:
+    """The fields of the record in training that the engine reads to weigh its rows."""
+    return WEIGHED.get(loss.row_weight, ()) if loss.active else ()
 
 
 def _is_one(wanted: object) -> bool:

@@ -11,7 +11,7 @@ from .absent import Absent
 from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
-from .denominator import uncounted
+from .denominator import uncounted, unweighed, weighed_by
 from .diagnostic import Diagnostic, Label, nearest, shown
 from .feedback import READINGS, Feedback, model_of
 from .fits import misfit
@@ -36,6 +36,7 @@ class CallTracer:
     def __init__(self, current: Trace, node: TracedNode, declaration: Declaration) -> None:
         self.trace, self.node, self.declaration = current, node, declaration
         self.reads: dict[str, Spec] = {}  # what the losses of this call read of its record
+        self.weighed_by = set[str]()  # what the engine reads of it to weigh rows
         self.always: set[str] = set()  # fields of records that it reads itself
 
     def run(self, bound: dict[str, Any]) -> Any:
@@ -123,7 +124,8 @@ class CallTracer:
                 )
             self._options(loss, at)
             self.reads |= reads_of(loss)
-            for found in uncounted(loss):
+            self.weighed_by |= set(weighed_by(loss))
+            for found in (*uncounted(loss), *unweighed(loss, type(objective.rows))):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
             if unknown := set(loss.corrects) - set(DIFFERENCES):
                 there_are = ", ".join(DIFFERENCES)
@@ -331,7 +333,8 @@ class CallTracer:
                 if spec is not None:
                     self._missing(field, value, at, declared)
             elif isinstance(value, Value) and (spec is not None or generic):
-                use = TracedUse(f"{name}.{field}", trace.field_of(value), spec, at, declared, read=spec is not None)
+                read = spec is not None or field in self.weighed_by
+                use = TracedUse(f"{name}.{field}", trace.field_of(value), spec, at, declared, read=read)
                 self.node.uses.append(use)
 
     def _reader(self, field: str, wanted: type[Record]) -> type[Record]:

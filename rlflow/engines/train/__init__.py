@@ -6,6 +6,7 @@
     ├── forward.py       token ids → log_probs, entropy, values at next-token positions
     ├── scoring.py       rows → micro-batches by a token budget → rows, without gradient
     ├── denominators.py  counts of a mini-batch over all ranks, known before its first micro-batch
+    ├── shares.py        how much a row weighs, where its trajectory became several
     ├── terms.py         terms of the losses → sum / count, and sums for the metrics
     ├── filled.py        fields that the plan leaves to the training forward
     ├── update.py        one mini-batch: gradients → sum over ranks → clip → AdamW

@@ -7,17 +7,29 @@ the plan's counts, Objective.counts[j], where it gives them ──────�
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlflow.errors import EngineError
-from rlflow.language.denominator import KEYS
+from rlflow.language.denominator import KEYS, WEIGHED
+from rlflow.language.loss import RowWeight
 
 from .distributed import Ranks
 from .protocol import LossLike, ObjectiveLike, RowsLike
+from .shares import Shares, local_trees
 
-__all__ = ["Counts", "divisor", "local_counts", "whole_counts"]
+__all__ = ["Counts", "counted", "divisor", "local_counts", "row_weight", "whole_counts"]
 
-Counts = Mapping[str, int]
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one mini-batch over all ranks. shares: where a loss weighs rows."""
+
+    numbers: Mapping[str, int]
+    shares: Shares | None = None
+
+    def __getitem__(self, name: str) -> int:
+        return self.numbers[name]
 
 
 def local_counts(minibatch: Sequence[RowsLike]) -> dict[str, int]:
@@ -27,7 +39,15 @@ def local_counts(minibatch: Sequence[RowsLike]) -> dict[str, int]:
     return {"tokens": tokens, "rows": sum(int(keep.sum()) for keep in real)}
 
 
-def whole_counts(objective: ObjectiveLike, losses: Collection[LossLike], ranks: Ranks) -> list[dict[str, int]]:
+def row_weight(loss: LossLike) -> RowWeight:
+    """Of a loss; `row` for one that does not say. Raises EngineError for a word that is none."""
+    found: Any = getattr(loss, "row_weight", "row")
+    if found not in WEIGHED:
+        raise EngineError(f"{type(loss).__name__}.row_weight is {found!r}; use {', '.join(WEIGHED)}")
+    return found  # type: ignore[no-any-return]
+
+
+def whole_counts(objective: ObjectiveLike, losses: Collection[LossLike], ranks: Ranks) -> list[Counts]:
     """The counts of every mini-batch over all ranks. Collective.
 
     trajectories and groups only if a loss divides by them: from `Objective.counts` if it says, else by the rows' own keys (a trajectory
@@ -36,14 +56,16 @@ def whole_counts(objective: ObjectiveLike, losses: Collection[LossLike], ranks: 
     """
     planned = tuple(objective.counts or ()) or ({},) * len(objective.parts)
     asked = sorted({counted for loss in losses if isinstance(counted := loss.denominator, str) and KEYS.get(counted)})
-    words = [_word(part, asked, plan) for part, plan in zip(objective.parts, planned, strict=False)]
+    weighed = any(row_weight(loss) != "row" for loss in losses)
+    words = [_word(part, asked, plan, weighed) for part, plan in zip(objective.parts, planned, strict=False)]
     told = ranks.exchange({"parts": words, "plans": len(planned), "size": len(objective.parts)}, "the counts of the mini-batches")
     _refuse_unequal(told)
     return [_together([word["parts"][j] for word in told], planned[j], asked) for j in range(len(objective.parts))]
 
 
-def _word(minibatch: Sequence[RowsLike], asked: Sequence[str], planned: Counts) -> dict[str, Any]:
-    return {**local_counts(minibatch), **{name: _keys(minibatch, name) for name in asked if name not in planned}}
+def _word(minibatch: Sequence[RowsLike], asked: Sequence[str], planned: Mapping[str, int], weighed: bool) -> dict[str, Any]:
+    trees = {"trees": local_trees(minibatch)} if weighed else {}
+    return {**local_counts(minibatch), **{name: _keys(minibatch, name) for name in asked if name not in planned}, **trees}
 
 
 def _keys(minibatch: Sequence[RowsLike], name: str) -> list[list[int]]:
@@ -61,11 +83,11 @@ def _keys(minibatch: Sequence[RowsLike], name: str) -> list[list[int]]:
     return [list(key) for key in sorted(keys)]
 
 
-def _together(words: Sequence[Mapping[str, Any]], planned: Counts, asked: Sequence[str]) -> dict[str, int]:
+def _together(words: Sequence[Mapping[str, Any]], planned: Mapping[str, int], asked: Sequence[str]) -> Counts:
     whole = {name: sum(int(word[name]) for word in words) for name in ("tokens", "rows")}
     for name in asked:
         whole[name] = int(planned[name]) if name in planned else len({tuple(key) for word in words for key in word[name]})
-    return whole
+    return Counts(whole, Shares(tree for word in words for tree in word["trees"]) if "trees" in words[0] else None)
 
 
 def _refuse_unequal(told: Sequence[Mapping[str, Any]]) -> None:
@@ -82,12 +104,21 @@ def divisor(loss: LossLike, counts: Counts) -> float:
 
     Raises EngineError for a denominator that nobody counts, or a number that is not above 0.
     """
+    found = counted(loss, counts)
+    return found if found > 0 else 1.0
+
+
+def counted(loss: LossLike, counts: Counts) -> float:
+    """The denominator of a loss in a mini-batch: of rows and tokens, as the loss weighs them. Raises as `divisor`."""
     denominator: Any = loss.denominator
     name = type(loss).__name__
     if isinstance(denominator, str):
-        if denominator not in counts:
+        if denominator not in counts.numbers:
             raise EngineError(f"{name}.denominator is {denominator!r}; use tokens, rows, trajectories, groups or a number")
-        return float(max(counts[denominator], 1))
+        if (by := row_weight(loss)) != "row" and denominator in ("rows", "tokens"):
+            assert counts.shares is not None
+            return counts.shares.total(denominator, by)
+        return float(counts[denominator])
     if isinstance(denominator, bool) or not isinstance(denominator, int | float) or not denominator > 0:
         raise EngineError(f"{name}.denominator is {denominator!r}; a constant denominator is a number above 0")
     return float(denominator)

@@ -14,6 +14,9 @@ Hence dp, micro-batch size, padding and the order of rows inside a mini-batch do
 mask is all False counts). trajectories, groups: the distinct (uid, traj_uid), uid of real rows, or `Objective.counts[j]` where the plan
 counted. A number: itself, whatever the batch.
 
+**Row weights.** A loss with `row_weight` other than "row" has its terms weighed by what a row is of its trajectory or group in the whole
+mini-batch, and its rows and tokens counted as weighed: see shares.py. The rows then carry uid and traj_uid.
+
 **Padding rows** (`is_pad`) count nowhere and their terms are dropped.
 """
 
@@ -47,6 +50,7 @@ class LossLike(Protocol):
 
     [b, R] terms are 0 outside `response_mask`: `terms.where(rows.response_mask, 0)`; the engine refuses others. [b] terms must have
     been reduced under the mask, `terms.where(rows.response_mask, 0).sum(-1)`: the engine cannot see what a sum is made of.
+    It may have `row_weight`: "row" | "trajectory" | "group" (see above).
     It may have `from_forward`: {field of the rows: field of the forward}, for rows that lack the field (see filled.py).
     It may have `metrics(forward, rows) -> dict[str, Tensor]`: masked terms [b, R], reported as a mean over tokens.
     """

@@ -1,6 +1,6 @@
 """Terms of the losses of one micro-batch → what is differentiated, and sums for the metrics.
 
-loss_micro = Σ over losses of  sum(terms of real rows) / divisor        (never a mean: see protocol.py)
+loss_micro = Σ over losses of  sum(weight · terms of real rows) / divisor        (never a mean: see protocol.py)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlflow.errors import EngineError
 
-from .denominators import Counts, divisor
+from .denominators import Counts, counted, divisor, row_weight
 from .forward import PolicyOutput
 from .protocol import LossLike, RowsLike
 
@@ -42,7 +42,7 @@ def micro_loss(forward: Any, rows: RowsLike, losses: Mapping[str, LossLike], cou
     sums: Sums = {}
     trained = rows.response_mask.bool() & ~rows.is_pad.bool().unsqueeze(-1)
     for name, loss in losses.items():
-        summed = _sum_terms(name, loss(forward, rows), rows, needs_gradient=bool(trained.any()))
+        summed = _sum_terms(name, loss(forward, rows), rows, _weights(loss, rows, counts), needs_gradient=bool(trained.any()))
         share = summed / divisor(loss, counts)
         total = share if total is None else total + share
         sums[f"{name}/loss"] = float(summed.detach())
@@ -58,7 +58,13 @@ def _no_metrics(forward: Any, rows: Any) -> dict[str, Tensor]:
     return {}
 
 
-def _sum_terms(name: str, terms: Tensor, rows: RowsLike, *, needs_gradient: bool) -> Tensor:
+def _weights(loss: LossLike, rows: RowsLike, counts: Counts) -> Tensor | None:
+    """[b], where a loss weighs rows."""
+    by = row_weight(loss)
+    return None if by == "row" or counts.shares is None else counts.shares.of_rows(by, rows)
+
+
+def _sum_terms(name: str, terms: Tensor, rows: RowsLike, weights: Tensor | None, *, needs_gradient: bool) -> Tensor:
     real, mask = ~rows.is_pad.bool(), rows.response_mask.bool()
     if terms.shape not in (mask.shape, mask.shape[:1]):
         raise EngineError(
@@ -70,6 +76,8 @@ def _sum_terms(name: str, terms: Tensor, rows: RowsLike, *, needs_gradient: bool
     if needs_gradient and not terms.requires_grad:
         raise EngineError(f"{name} has no gradient: its terms do not depend on the forward (a detach, a no_grad, or a constant)")
     terms = terms.where(real if terms.ndim == 1 else real.unsqueeze(-1), terms.new_zeros(()))
+    if weights is not None:
+        terms = terms * (weights if terms.ndim == 1 else weights.unsqueeze(-1)).to(terms.dtype)
     summed = terms.sum()
     if not bool(summed.isfinite()):
         bad = ~(terms.isfinite() if terms.ndim == 1 else terms.isfinite().all(-1))
@@ -113,10 +121,6 @@ def mean_metrics(steps: Sequence[tuple[Sums, Counts]], losses: Mapping[str, Loss
     means: dict[str, float] = {}
     for key in sorted({key for sums, _ in steps for key in sums}):
         loss = losses.get(key.removesuffix("/loss")) if key.endswith("/loss") else None
-        count = sum(_count("tokens" if loss is None else loss.denominator, counts) for _, counts in steps)
+        count = sum(counts["tokens"] if loss is None else counted(loss, counts) for _, counts in steps)
         means[key] = sum(sums.get(key, 0.0) for sums, _ in steps) / (count or 1)
     return {"loss": sum(means.get(f"{name}/loss", 0.0) for name in losses), **means}
-
-
-def _count(denominator: str | float, counts: Counts) -> float:
-    return counts[denominator] if isinstance(denominator, str) else denominator

@@ -16,7 +16,8 @@ from operators.environment import Reply, Start
 class Scripted:
     """script: what each step does, the last one for ever. reset: what each reset does ("" nothing), the last one for ever.
 
-    "say:text"  "reward:0.5"  "end"  "raise:why"  "await:seconds"  "block:seconds"  "exit:code"  "echo", which repeats what was said
+    "say:text"  "reward:0.5"  "end"  "raise:why"  "await:seconds"  "block:seconds"  "exit:code"  "return:what"
+    "echo" repeats what was said, with a newline and 1 point; "echo2" with a colon
     log: a file that gets a line for every call.
     """
 
@@ -48,6 +49,8 @@ class ScriptedEpisode:
         self.rules.told(f"step {text}")
         self.said.append(text)
         what = self.rules.script[min(len(self.said), len(self.rules.script)) - 1]
+        if what == "echo2":
+            return Reply(f"{text}:")
         if what == "echo":
             return Reply(f"{text}\n", reward=1.0)
         reply: Any = await act(what)

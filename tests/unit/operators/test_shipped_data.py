@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -25,8 +26,9 @@ def rows_of(name: str) -> dict[str, dict[str, list[Any]]]:
     return {split: read_rows(SHIPPED / name, split) for split in SPLITS}
 
 
-def test_there_are_four_small_files() -> None:
-    assert [file.name for file in FILES] == ["digits.parquet", "digits_mixed.parquet", "guess.parquet", "reasoning_gym.parquet"]
+def test_there_are_five_small_files() -> None:
+    names = ["calculator.parquet", "digits.parquet", "digits_mixed.parquet", "guess.parquet", "reasoning_gym.parquet"]
+    assert [file.name for file in FILES] == names
     assert max(file.stat().st_size for file in FILES) < 200_000
 
 
@@ -36,6 +38,7 @@ def test_there_are_four_small_files() -> None:
         ("digits.parquet", make.digits(["largest"])),
         ("digits_mixed.parquet", make.digits(["largest", "middle", "smallest"])),
         ("guess.parquet", make.guess()),
+        ("calculator.parquet", make.calculations()),
     ],
 )
 def test_the_script_still_makes_the_shipped_rows(name: str, questions: Iterable[make.Question]) -> None:
@@ -85,6 +88,18 @@ def test_templates_hold_no_operand() -> None:
     for file in FILES:
         for rows in rows_of(file.name).values():
             assert not [template for template in set(rows["template"]) if re.search(r"\d", template.replace("1 bits", ""))]
+
+
+def test_a_calculation_has_one_digit_for_an_answer_and_is_asked_once() -> None:
+    compute = {"minus": operator.sub, "over": operator.truediv}
+    asked = list[str]()
+    for rows in rows_of("calculator.parquet").values():
+        for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):
+            left, word, right = prompt.removesuffix("? ").split()
+            assert compute[word](int(left), int(right)) == int(answer)
+            assert answer in "23456789"
+            asked.append(prompt)
+    assert len(asked) == len(set(asked)) == 554
 
 
 def test_ranges_are_held_out_with_all_their_secrets() -> None:
