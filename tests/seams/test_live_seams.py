@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-LIVE = ("G10", "G14", "G17", "G19", "D1", "D13", "D18", "V1", "V3", "V8", "V10", "Q1", "Q2", "Q4", "Q5", "Q7", "Q9", "Q11", "Q15", "W6")
+LIVE = (
+    "G10", "G14", "G17", "G19", "D1", "D13", "D18", "V1", "V3", "V8", "V10", "Q1", "Q2", "Q4", "Q5", "Q7", "Q9", "Q11", "Q15", "W6",
+    "C1", "C3", "C6",
+)  # fmt: skip
 TESTS = "\n".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_live_*.py")))
 
 

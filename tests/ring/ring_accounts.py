@@ -1,0 +1,177 @@
+"""What is true of a run, kept from events and actions alone, by plain sets and scans: nothing here is shared with the core.
+
+prompt      not drawn → waiting → consumed(batch) → trained | dropped → covered → forgotten by everybody but these accounts
+trajectory  queued → running → landed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlflow.run.controller.ids import TrajectoryId
+from rlflow.run.controller.schedule import Config, Origin
+
+__all__ = ["Accounts", "Member", "Prompt"]
+
+
+@dataclass
+class Member:
+    """One trajectory of a drawn prompt."""
+
+    state: Literal["queued", "running", "landed"] = "queued"
+    attempt: int = -1
+    tag: int = -1
+    versions: list[int] = field(default_factory=list)
+    """Those that sampled this attempt, in order."""
+    hops: int = 0
+    tries: int = 0
+    turn: int = 0
+    asked: bool = False
+    """A turn ended and the next one was not asked for yet."""
+
+    def queue(self) -> None:
+        self.state, self.versions, self.hops, self.turn, self.asked = "queued", [], 0, 0, False
+
+
+@dataclass
+class Prompt:
+    uid: int
+    tag: int
+    members: list[Member]
+    hops: int = 0
+    state: Literal["waiting", "consumed", "trained", "dropped"] = "waiting"
+    batch: int = -1
+    version: int = -1
+    """Published when it was dropped; what its batch made when it was trained."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in ("trained", "dropped")
+
+    @property
+    def has_landed(self) -> bool:
+        return all(member.state == "landed" for member in self.members)
+
+
+class Accounts:
+    def __init__(self, config: Config, origin: Origin) -> None:
+        self.config, self.origin = config, origin
+        self.timeline = origin.timeline
+        self.published = self.formed = self.checkpoint = origin.version
+        """checkpoint: newest version whose ``Saved`` was heard."""
+        self.prompts: dict[int, Prompt] = {}
+        """Drawn ones, finished ones too."""
+        self.sent: set[TrajectoryId] = set()
+        """Every attempt ever made, on all timelines."""
+        self.source_end: int | None = None
+        self.trained_in: dict[int, tuple[int, ...]] = {}
+        """Batch -> uids, on the surviving timeline."""
+        self.evaluated: list[int] = []
+        """Versions that were scored, on the surviving timeline."""
+
+    # -- what is asked
+
+    def of(self, state: str) -> list[Prompt]:
+        return [prompt for prompt in self.prompts.values() if prompt.state == state]
+
+    @property
+    def live(self) -> set[int]:
+        return {uid for uid, prompt in self.prompts.items() if not prompt.is_finished}
+
+    def is_ready(self, prompt: Prompt) -> bool:
+        config = self.config
+        scored = all(member.hops == len(config.trajectory_hops) for member in prompt.members)
+        return prompt.state == "waiting" and prompt.has_landed and scored and prompt.hops == len(config.group_hops)
+
+    def is_covered(self, prompt: Prompt) -> bool:
+        """A checkpoint holds what became of it."""
+        return prompt.is_finished and prompt.version <= self.checkpoint
+
+    def next_draw(self) -> int | None:
+        """The smallest uid that is neither finished nor live; None: there is no prompt any more."""
+        uid = self.origin.uid
+        while uid in self.prompts:
+            uid += 1
+        ends = [end for end in (self.config.prompts or None, self.source_end) if end is not None]
+        return uid if all(uid < end for end in ends) else None
+
+    def room(self) -> int:
+        """Groups that may be registered now."""
+        config = self.config
+        reach = min(self.published + config.max_lag, config.last)
+        seats = (reach + 1 - self.formed) * config.groups_per_batch
+        return seats + (config.oversample if reach >= self.formed else 0) - len(self.of("waiting"))
+
+    def queued(self) -> list[tuple[int, int, int]]:
+        """(tag, uid, traj_uid) of all that is to be sent."""
+        return [
+            (prompt.tag, prompt.uid, traj_uid)
+            for prompt in self.of("waiting")
+            for traj_uid, member in enumerate(prompt.members)
+            if member.state == "queued"
+        ]
+
+    def member(self, trajectory: TrajectoryId) -> Member:
+        return self.prompts[trajectory.uid].members[trajectory.traj_uid]
+
+    # -- what happens
+
+    def draw(self, uid: int) -> None:
+        self.prompts[uid] = Prompt(uid, self.published, [Member() for _ in range(self.config.n)])
+
+    def drop(self, uid: int) -> None:
+        prompt = self.prompts[uid]
+        prompt.state, prompt.version = "dropped", self.published
+
+    def train(self, batch: int, uids: Iterable[int]) -> None:
+        self.trained_in[batch] = tuple(uids)
+        for uid in self.trained_in[batch]:
+            self.prompts[uid].state, self.prompts[uid].version = "trained", batch + 1
+        self.published = batch + 1
+
+    def end_source(self) -> None:
+        """There is no prompt beyond those drawn so far, on whatever timeline."""
+        drawn = max(self.prompts, default=self.origin.uid - 1) + 1
+        self.source_end = drawn if self.source_end is None else min(self.source_end, drawn)
+
+    def back(self, config: Config) -> None:
+        """A resume or rollback to the newest checkpoint c, by the rules; ``config`` is what the run goes on with."""
+        version = self.checkpoint
+        self.config, self.timeline = config, self.timeline + 1
+        self.published = self.formed = version
+        self.trained_in = {batch: uids for batch, uids in self.trained_in.items() if batch < version}
+        self.evaluated = [scored for scored in self.evaluated if scored <= version]
+        for uid, prompt in list(self.prompts.items()):
+            if prompt.is_finished and prompt.version <= version:
+                continue
+            if prompt.tag > version:
+                del self.prompts[uid]
+            else:
+                _keep(prompt, version)
+        for uid in self._without_a_seat():
+            del self.prompts[uid]
+
+    def _without_a_seat(self) -> list[int]:
+        """For every k = -1 … L at most (k + 1) · P may be due by c + k: of too many those go that run, then those of late tags."""
+        config, gone = self.config, set[int]()
+        for k in range(-1, config.max_lag + 1):
+            due = [prompt for prompt in self.of("waiting") if prompt.uid not in gone and prompt.tag + config.max_lag <= self.published + k]
+            excess = max(len(due) - (k + 1) * config.groups_per_batch, 0)
+            due.sort(key=lambda prompt: (self._progress(prompt), -prompt.tag, -prompt.uid))
+            gone.update(prompt.uid for prompt in due[:excess])
+        return sorted(gone)
+
+    def _progress(self, prompt: Prompt) -> int:
+        return 2 if self.is_ready(prompt) else 1 if prompt.has_landed else 0
+
+
+def _keep(prompt: Prompt, version: int) -> None:
+    """Its tag stays, and the rows that only versions up to the checkpoint sampled."""
+    prompt.state, prompt.batch, prompt.version = "waiting", -1, -1
+    for member in prompt.members:
+        member.tries = 0
+        if member.state != "landed" or max(member.versions) > version:
+            member.queue()
+            prompt.hops = 0

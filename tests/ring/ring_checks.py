@@ -1,0 +1,205 @@
+"""The invariants of the state machine, checked after every transition on the accounts, by plain scans.
+
+1 every prompt in one place    2 3 in ring_actions (train)    4 nobody waits without a name, and nothing possible is left undone
+5 6 in ring_actions (dispatch), and the bounds of the queue   7 the tables, and what a resume makes of them    8 rows on disk
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ring_accounts import Accounts, Prompt
+
+from rlflow.run.controller.state import Batch
+
+if TYPE_CHECKING:
+    from ring_world import Ring
+
+__all__ = ["check_resumed", "check_transition"]
+
+
+def check_transition(ring: Ring) -> None:
+    _note_formed(ring)
+    _every_prompt_in_one_place(ring)
+    _bounds(ring)
+    _deadlines_can_be_met(ring)
+    _tables(ring)
+    _rows_on_disk(ring)
+    if ring.finish is None:
+        _no_deadlock(ring)
+        _nothing_possible_is_left(ring)
+
+
+def check_resumed(ring: Ring) -> None:
+    """Invariant 7: the state that the rules give, before anything is started."""
+    state, accounts = ring.state, ring.accounts
+    assert (state.timeline, state.published, state.next_batch) == (accounts.timeline, accounts.published, accounts.published)
+    assert set(state.groups) == accounts.live
+    for uid, group in state.groups.items():
+        prompt = accounts.prompts[uid]
+        assert group.tag == prompt.tag
+        assert [trajectory.state for trajectory in group.trajectories] == [member.state for member in prompt.members]
+        for trajectory, member in zip(group.trajectories, prompt.members, strict=True):
+            if member.state == "landed":
+                assert trajectory.attempt == member.attempt
+                assert [span.version for span in trajectory.spans] == member.versions
+                assert trajectory.hops_done == member.hops
+            else:
+                assert (trajectory.spans, trajectory.rows, trajectory.hops_done) == ((), 0, 0)
+        assert (group.state == "ready") == accounts.is_ready(prompt)
+    assert state.in_flight == 0
+    _tables(ring)
+
+
+def _note_formed(ring: Ring) -> None:
+    """Batches formed in this transition, one after the other."""
+    state, accounts = ring.state, ring.accounts
+    batches = [batch for batch in (state.training, *state.batches) if batch is not None]
+    for batch in batches:
+        if batch.id.batch >= accounts.formed:
+            _note_batch(ring, batch)
+    assert [batch.id.batch for batch in batches] == list(range(accounts.published, accounts.formed))
+
+
+def _note_batch(ring: Ring, batch: Batch) -> None:
+    """The P ready ones of the earliest deadlines, or, of a source that has ended, all that are left."""
+    accounts, config = ring.accounts, ring.config
+    assert batch.id.batch == accounts.formed <= config.last
+    ready = sorted((prompt for prompt in accounts.of("waiting") if accounts.is_ready(prompt)), key=lambda prompt: (prompt.tag, prompt.uid))
+    if len(batch.groups) < config.groups_per_batch:
+        assert accounts.next_draw() is None
+        assert config.remainder == "short"
+        assert {prompt.uid for prompt in accounts.of("waiting")} == set(batch.groups)
+    assert sorted(prompt.uid for prompt in ready[: config.groups_per_batch]) == list(batch.groups)
+    for uid in batch.groups:
+        accounts.prompts[uid].state, accounts.prompts[uid].batch = "consumed", batch.id.batch
+    accounts.formed += 1
+
+
+def _every_prompt_in_one_place(ring: Ring) -> None:
+    """Invariant 1."""
+    state, accounts = ring.state, ring.accounts
+    assert set(state.groups) == accounts.live
+    assert (state.published, state.next_batch, state.timeline) == (accounts.published, accounts.formed, accounts.timeline)
+    assert state.waiting == len(accounts.of("waiting"))
+    assert state.ready == sum(map(accounts.is_ready, accounts.of("waiting")))
+    assert list(accounts.trained_in) == list(range(accounts.origin.version, accounts.published))
+    trained = [uid for uids in accounts.trained_in.values() for uid in uids]
+    assert len(trained) == len(set(trained))
+    assert set(trained) == {prompt.uid for prompt in accounts.of("trained")}
+
+
+def _bounds(ring: Ring) -> None:
+    """Invariant 5."""
+    state, config = ring.state, ring.config
+    assert state.in_flight == len(ring.running())
+    assert config.n <= state.watermark.value <= config.highest_watermark
+    assert state.queue_depth <= config.queue
+    for name, host in ring.hosts.items():
+        assert (state.engines[name].state != "down") == host.up
+        assert (state.engines[name].state == "serving") == (host.held == (ring.accounts.timeline, ring.accounts.published))
+
+
+def _deadlines_can_be_met(ring: Ring) -> None:
+    """P seats a batch: by b + k no more are due than (k + 1) · P, and the spares while one is at the door."""
+    accounts, config = ring.accounts, ring.config
+    if config.policy not in ("wait", "drop"):
+        return
+    for i, tag in enumerate(sorted(prompt.tag for prompt in accounts.of("waiting"))):
+        seat = accounts.formed + max(i - config.oversample, 0) // config.groups_per_batch
+        assert seat <= tag + config.max_lag, f"the group of tag {tag} has no seat that is early enough"
+
+
+def _tables(ring: Ring) -> None:
+    """Invariant 7: what a ledger holds is what is true."""
+    tables, accounts = ring.tables, ring.accounts
+    forgotten = {uid for uid, prompt in accounts.prompts.items() if accounts.is_covered(prompt)}
+    assert set(tables.groups) == set(accounts.prompts) - forgotten
+    assert {uid for start, stop in tables.finished for uid in range(start, stop)} == forgotten
+    for uid, row in tables.groups.items():
+        _row(accounts, accounts.prompts[uid], row.tag, row.state, row.version)
+    assert (tables.saved.version if tables.saved else accounts.origin.version) == accounts.checkpoint
+    assert tables.trained_groups == sum(accounts.prompts[uid].state == "trained" for uid in forgotten)
+    assert tables.dropped.total() == len(forgotten) - tables.trained_groups
+
+
+def _row(accounts: Accounts, prompt: Prompt, tag: int, state: str, version: int) -> None:
+    assert tag == prompt.tag
+    if prompt.state == "waiting":
+        assert state == ("ready" if accounts.is_ready(prompt) else "landed" if prompt.has_landed else "running")
+    else:
+        assert state == prompt.state
+        assert prompt.state == "consumed" or version == prompt.version
+
+
+def _rows_on_disk(ring: Ring) -> None:
+    """Invariant 8."""
+    accounts = ring.accounts
+    for uid in ring.disk:
+        assert uid in accounts.prompts, f"rows of prompt {uid} are kept, and it is not drawn"
+        assert not accounts.is_covered(accounts.prompts[uid]), f"rows of prompt {uid} are kept for nothing"
+
+
+def _no_deadlock(ring: Ring) -> None:
+    """Invariant 4: each wait has a timer, and something is waited for."""
+    waits = len(ring.outstanding()) + len(ring.between_turns())
+    assert ring.timers == set(ring.state.armed)
+    assert len(ring.timers) == waits > 0, f"{waits} waits, timers {sorted(ring.timers)}"
+
+
+def _nothing_possible_is_left(ring: Ring) -> None:
+    """No lost wake-up: whatever the rules allow now has been done."""
+    accounts = ring.accounts
+    if ring.stops:
+        return
+    for prompt in accounts.of("waiting"):
+        _is_scored(ring, prompt)
+    assert not _could_board(ring), "a batch could be formed"
+    assert not _could_send(ring), "a trajectory could be sent"
+    if accounts.formed <= ring.config.last and ring.workers_up:
+        for name, host in ring.hosts.items():
+            busy = name in ring.syncs or any(evaluation.engine == name for evaluation in ring.evaluations)
+            is_current = host.held == (accounts.timeline, accounts.published)
+            assert not host.up or busy or is_current or _has_nothing_to_train(accounts), f"engine {name} could be synced"
+
+
+def _has_nothing_to_train(accounts: Accounts) -> bool:
+    return accounts.next_draw() is None and not accounts.of("waiting") and not accounts.of("consumed")
+
+
+def _is_scored(ring: Ring, prompt: Prompt) -> None:
+    """Landed rows never wait for siblings (invariant 5)."""
+    config = ring.config
+    asked = {str(unit) for _, unit in ring.runs}
+    for traj_uid, member in enumerate(prompt.members):
+        if member.state == "landed" and member.hops < len(config.trajectory_hops) and ring.workers_up:
+            assert f"{prompt.uid}.{traj_uid}.{member.attempt}" in asked
+    scored = prompt.has_landed and all(member.hops == len(config.trajectory_hops) for member in prompt.members)
+    if scored and prompt.hops < len(config.group_hops) and ring.workers_up:
+        assert f"{ring.accounts.timeline}:{prompt.uid}" in asked
+
+
+def _could_send(ring: Ring) -> bool:
+    accounts = ring.accounts
+    current = (accounts.timeline, accounts.published)
+    fit = [host for host in ring.hosts.values() if host.up and host.held == current and len(host.running) < host.capacity]
+    if not fit or len(ring.running()) >= ring.state.watermark.value:
+        return False
+    return bool(accounts.queued()) or (accounts.next_draw() is not None and accounts.room() >= 1)
+
+
+def _could_board(ring: Ring) -> bool:
+    """The dry run, prompt by prompt."""
+    accounts, config = ring.accounts, ring.config
+    behind = accounts.formed - accounts.published
+    if accounts.formed > config.last or behind > config.queue or not ring.workers_up:
+        return False
+    waiting = accounts.of("waiting")
+    ready = sorted((prompt for prompt in waiting if accounts.is_ready(prompt)), key=lambda prompt: (prompt.tag, prompt.uid))
+    if accounts.next_draw() is None and 0 < len(waiting) < config.groups_per_batch:
+        return len(ready) == len(waiting)
+    if len(ready) < config.groups_per_batch:
+        return False
+    left = [prompt.tag + config.max_lag for prompt in waiting if prompt not in ready[: config.groups_per_batch]]
+    fits = all(sum(deadline <= accounts.formed + k for deadline in left) <= k * config.groups_per_batch for k in range(config.max_lag + 1))
+    return fits or config.policy != "wait"
