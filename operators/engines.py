@@ -9,19 +9,18 @@ TorchTeacher  a frozen model to learn from:  load, log_probs
 from __future__ import annotations
 
 import hashlib
-import logging
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, State, Weights, Worker, dims, fresh, operator
-from rlflow.errors import EngineError, OperatorError, WaitTimeout
-from rlflow.measure import collected, note
+from rlflow.errors import EngineError
 
 from .dialogue import DEFAULT_LIMITS, EnvironmentLimits
 from .environment import Environment
+from .evaluation import Answer, Exam, HeldOut, Item
 from .fields import (
     AttentionMask,
     B,
@@ -39,11 +38,10 @@ from .fields import (
     TrajectoryCount,
     Values,
 )
-from .flatten import Turn, flatten
 from .models import TINY, checkpoint_folder, context_of, model_folder, tiny_folder, tokenizer_of
 from .records import CriticForward, EpisodeSample, ModelRows, PolicyForward, Prompts, Sample, Trajectories
 from .reward import RewardFn
-from .samples import Played, baselines_of, episodes_of, held_out, sample_of
+from .samples import Played, episodes_of, sample_of
 from .turns import Ask, Course, Rules, TurnLoop
 
 if TYPE_CHECKING:
@@ -53,8 +51,6 @@ if TYPE_CHECKING:
     from rlflow.engines.train.torch import TorchEngine
 
 N, DP, KV = dims("N DP KV")  # parameters, data-parallel ranks, bytes of keys and values
-
-_log = logging.getLogger(__name__)
 
 OF_PROMPT = {name: f"prompts.{name}" for name in ("uid", "traj_uid", "answer")}  # what a row keeps of its prompt, whoever samples
 ModelRowsT = TypeVar("ModelRowsT", bound=ModelRows)
@@ -145,24 +141,25 @@ class Embedded(Worker):
 
     @operator(per="row", sink=True)
     def evaluate(
-        self, policy: Served[Policy], prompts: Prompts, *, reward: RewardFn, every: int, environment: Environment | None = None,
-        max_turns: int = 16, max_response_tokens: int | None = None, limits: EnvironmentLimits = DEFAULT_LIMITS,
+        self, policy: Served[Policy], prompts: Prompts, *, reward: RewardFn, every: int, samples: int = 1, temperature: float = 0.0,
+        pass_at: tuple[int, ...] = (), attempts: int = 3, failing: Literal["fail", "zero"] = "fail",
+        environment: Environment | None = None, max_turns: int = 16, max_response_tokens: int | None = None,
+        limits: EnvironmentLimits = DEFAULT_LIMITS,
     ) -> dict[str, float]:  # fmt: skip
-        """Mean reward of greedy answers to held-out prompts, every `every` versions, with what no policy has to beat.
+        """Mean reward of answers to held-out prompts, every `every` versions, with what no policy has to beat.
 
+        samples, temperature, pass_at, attempts, failing: `HeldOut`; greedy unless told otherwise, avg@n and pass@k with more samples. Seeds
+        are of (run, item, sample): every version is asked the same. All answers are of the pinned version, and of each item one.
         reward: called in this process, so it may not be one that asks a model of its own.
         Returns reward, prompts and, without an environment, best_constant (the best single answer) and best_blind (the best answer
         that knows the wording of a question but not its operands): over turns, one answer is not what blind play is worth. With one,
-        episode_reward is what it gave.
+        episode_reward is what it gave. Raises OperatorError or EngineError naming an item that failed on all attempts.
         """
-        if environment is None:
-            return held_out(self._answers(_ints(prompts.uid), [_ints(row) for row in prompts.prompt_ids]), prompts, reward) | baselines_of(
-                prompts
-            )
+        how = HeldOut(samples=samples, temperature=temperature, pass_at=pass_at, attempts=attempts, failing=failing)
         rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
-        played = self._played_greedily(prompts, rules)
-        numbers = held_out([leaf.text for leaf in played], prompts, reward)
-        return numbers | {"episode_reward": sum(leaf.reward for leaf in played) / len(played)}
+        exam = Exam(prompts, how, with_episodes=environment is not None)
+        at_once = None if environment else partial(self._answered_at_once, exam, policy.version)
+        return exam.numbers(partial(self._answered, exam, policy.version, rules), at_once, reward)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
     def _played(self, prompts: Trajectories, rules: Rules) -> list[list[Played]]:
@@ -170,23 +167,23 @@ class Embedded(Worker):
         played = []
         for i, (uid, number, answer) in enumerate(zip(_ints(prompts.uid), _ints(prompts.traj_uid), prompts.answer, strict=True)):
             place, prompt = f"trajectory {uid}.{number}", _ints(prompts.prompt_ids[i])
-            loop = self._loop(partial(self._next_turn, place, len(prompt), (uid, number)), rules)
+            drawn = partial(self._drawn, (uid, number), self.temperature, self.top_p)
+            loop = self._loop(partial(self._next_turn, place, len(prompt), drawn), rules)
             played.append(loop.play(prompt, answer, seed=self._seed(uid, number, -1), place=place))
         return played
 
     def _loop(self, ask: Ask, rules: Rules) -> TurnLoop:
         return TurnLoop(ask, self.tokenizer, self._text, rules, max_new_tokens=self.max_new_tokens, context=self.context)
 
-    def _next_turn(self, place: str, prompt: int, who: tuple[int, int] | None, course: Course) -> Generation:
-        """The one place that asks the engine for a turn. who: uid and traj_uid; None: greedy. prompt: how many of the tokens it is.
+    def _next_turn(self, place: str, prompt: int, drawn: Callable[[Course], SamplingParams], course: Course) -> Generation:
+        """The one place that asks the engine for a turn. prompt: how many of the tokens it is.
 
         Raises EngineError naming the trajectory and how its prompt begins.
         """
         from rlflow.engines.rollout import EngineRefused
 
-        seed = None if who is None else self._seed(*who, course.turn, course.branch)
         try:
-            said = self.client.generate(course.history, self._sampling(seed, course.room))
+            said = self.client.generate(course.history, drawn(course))
         except EngineRefused as error:
             begins = self._text(course.history[:prompt])[:40]
             raise EngineRefused(f"{place}, of the prompt {begins!r}...: {error}", error.status) from error
@@ -194,56 +191,53 @@ class Embedded(Worker):
             raise EngineError(f"{place}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
         return said
 
-    def _played_greedily(self, prompts: Prompts, rules: Rules) -> list[Played]:
-        """Every held-out prompt at temperature 0. An episode whose environment fails has said nothing; the log and the metrics tell."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        def play(uid: int, ids: Any, answer: str) -> tuple[Played, dict[str, float]]:
-            prompt, place = _ints(ids), f"held-out prompt {uid}"
-            collected()
-            try:
-                (leaf,) = self._loop(partial(self._next_turn, place, len(prompt), None), rules).play(prompt, answer, seed=0, place=place)
-            except (OperatorError, WaitTimeout) as error:
-                _log.warning("%s; it scores 0", error)
-                note("failed/environment", 1.0)
-                leaf = Played(row=flatten([Turn(tokens=prompt, own=False)])[0], text="")
-            return leaf, collected()
-
-        uids = _ints(prompts.uid)
-        with ThreadPoolExecutor(min(64, len(uids))) as threads:
-            played = list(threads.map(play, uids, prompts.prompt_ids, prompts.answer))
-        for name, value in (pair for _, numbers in played for pair in numbers.items()):
-            note(name, value)
-        return [leaf for leaf, _ in played]
-
-    def _answers(self, uids: list[int], ids: list[list[int]]) -> list[str]:
-        """One greedy turn a prompt, all of them in one request."""
-        from rlflow.engines.rollout import EngineRefused
-
-        rooms = [self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - len(row))) for row in ids]
-        try:
-            said = self.client.generate_batch(ids, [self._sampling(None, room) for room in rooms])
-        except EngineRefused as error:  # it does not say which one
-            uid, longest = max(zip(uids, ids, strict=True), key=lambda row: len(row[1]))
-            which = f"{len(ids)} held-out prompts, the longest is prompt {uid} of {len(longest)} tokens, {self._text(longest)[:40]!r}..."
-            raise EngineRefused(f"{which}: {error}", error.status) from error
-        return [self._text(answer.output_ids) for answer in said]
-
-    def _sampling(self, seed: int | None, room: int) -> SamplingParams:
-        """seed: None is greedy."""
+    def _drawn(self, who: tuple[str | int, ...], temperature: float, top_p: float, course: Course) -> SamplingParams:
+        """How the next turn is drawn. Equal for equal (run, who, turn) and branches taken, so that what is sampled again is the same."""
         from rlflow.engines.rollout import SamplingParams
 
-        greedy = seed is None
-        temperature, top_p = (0.0, 1.0) if greedy else (self.temperature, self.top_p)
-        return SamplingParams(max_new_tokens=room, temperature=temperature, top_p=top_p, sampling_seed=seed)
+        seed = self._seed(*who, course.turn, *course.branch)
+        return SamplingParams(max_new_tokens=course.room, temperature=temperature, top_p=top_p, sampling_seed=seed)
 
-    def _seed(self, uid: int, traj_uid: int, turn: int, branch: tuple[int, ...] = ()) -> int:
-        """Equal for equal (run, uid, traj_uid, turn) and branches taken, so that a re-sampled trajectory is the same one."""
-        name = "/".join(map(str, (self.site.seed, uid, traj_uid, turn, *branch))).encode()
+    # --- held-out prompts -------------------------------------------------------------------------------------------------------------
+    def _answered(self, exam: Exam, version: int, rules: Rules, item: Item) -> Answer:
+        """One answer, turn after turn. Raises EngineError if it is of other weights than those of the pinned version."""
+        place, ids, who = str(item), _ints(exam.prompts.prompt_ids[item.row]), ("held out", item.uid, item.sample)
+        ask = partial(self._next_turn, place, len(ids), partial(self._drawn, who, exam.how.temperature, 1.0))
+
+        def pinned(course: Course) -> Generation:
+            said = ask(course)
+            if not _is_of(said, version):
+                raise EngineError(f"{place} is pinned to version {version} of the weights, and was answered by {_versions(said)}")
+            return said
+
+        (leaf,) = self._loop(pinned, rules).play(ids, exam.prompts.answer[item.row], seed=self._seed(*who, -1), place=place)
+        return Answer(leaf.text, leaf.reward)
+
+    def _answered_at_once(self, exam: Exam, version: int) -> list[Answer | None]:
+        """All answers of one turn in one request; None for one that failed."""
+        ids = [_ints(row) for row in exam.prompts.prompt_ids]
+        drawn = []
+        for item in exam.items:
+            room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - len(ids[item.row])))
+            drawn.append(self._drawn(("held out", item.uid, item.sample), exam.how.temperature, 1.0, Course(history=(), room=room)))
+        said = self.client.generate_batch([ids[item.row] for item in exam.items], drawn)
+        return [Answer(self._text(one.output_ids)) if one.output_ids and _is_of(one, version) else None for one in said]
+
+    def _seed(self, *of: str | int) -> int:
+        name = "/".join(map(str, (self.site.seed, *of))).encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "little") >> 1
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _versions(said: Generation) -> list[str]:
+    return sorted({span.version for span in said.spans})
+
+
+def _is_of(said: Generation, version: int) -> bool:
+    """Whether all of it was sampled by this version, and to its end."""
+    return said.finish_reason.type != "abort" and all(name == str(version) for name in _versions(said))
 
 
 def _ints(values: Any) -> list[int]:

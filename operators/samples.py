@@ -1,20 +1,16 @@
-"""From played leaves to the rows of `Sample`, and from held-out answers to a mean reward."""
+"""From played leaves to the rows of `Sample`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .baselines import blind_baselines
 from .flatten import Row
-from .records import EpisodeSample, Prompts, Sample, Trajectories
-
-if TYPE_CHECKING:
-    from .reward import RewardFn
+from .records import EpisodeSample, Sample, Trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +71,3 @@ def _right_padded(rows: Sequence[npt.NDArray[Any]], fill: int) -> npt.NDArray[An
     for line, row in zip(padded, rows, strict=True):
         line[: len(row)] = row
     return padded
-
-
-def held_out(texts: Sequence[str], prompts: Prompts, reward: RewardFn) -> dict[str, float]:
-    """Mean reward of one answer a prompt; scored as one-token responses, since only the scalar is asked for."""
-    import torch
-
-    scores = reward(list(texts), list(prompts.answer), torch.ones(len(texts), 1, dtype=torch.bool))
-    return {"reward": float(scores.is_correct.mean()), "prompts": float(len(texts))}
-
-
-def baselines_of(prompts: Prompts) -> dict[str, float]:
-    """What answers score that ignore the question, or its operands."""
-    found: Any = blind_baselines(prompts.answer, prompts.template)
-    return {"best_constant": found.best_constant, "best_blind": found.best_blind}

@@ -16,10 +16,12 @@ from scripted import Scripted
 
 from operators.engines import Embedded, Torch, TorchTeacher
 from operators.environment import HigherLower
+from operators.evaluation import Exam, HeldOut
 from operators.models import model_folder
 from operators.records import Prompts, Trajectories
 from operators.reward import exact_match
 from operators.sync import sync
+from operators.turns import Rules
 from rlflow import Next, Served, Site
 from rlflow.engines.rollout import EngineRefused
 from rlflow.errors import DataError, EngineError
@@ -132,11 +134,32 @@ def test_a_prompt_that_the_engine_refuses_names_the_trajectory_and_the_prompt(en
     assert refused.value.status == 400
 
 
-def test_held_out_prompts_that_the_engine_refuses_name_the_longest(engine: Embedded) -> None:
-    ids = [torch.tensor(engine.tokenizer.encode(text, add_special_tokens=False).ids) for text in (PROMPT, PROMPT * 400)]
-    prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3, 4]), answer=["6", "6"], template=["t", "t"])  # type: ignore[arg-type]
-    with pytest.raises(EngineRefused, match=r"2 held-out prompts, the longest is prompt 4 of 8000 tokens, 'largest of 3.*: 400"):
+def held_out_prompts(engine: Embedded, texts: list[str], answers: list[str]) -> Prompts:
+    ids: Any = [torch.tensor(engine.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    return Prompts(prompt_ids=ids, uid=torch.arange(3, 3 + len(texts)), answer=answers, template=["t"] * len(texts))
+
+
+def test_a_held_out_prompt_that_the_engine_refuses_fails_the_evaluation_by_name(engine: Embedded) -> None:
+    prompts = held_out_prompts(engine, [PROMPT, PROMPT * 400], ["6", "6"])
+    said = r"held-out prompt 4 failed on 3 attempts, the last one: held-out prompt 4, of the prompt 'largest of 3.*: 400"
+    with pytest.raises(EngineError, match=said):
         engine.evaluate(served(), prompts, reward=exact_match, every=1)
+
+
+def test_samples_of_an_evaluation_are_drawn_anew_but_the_same_at_every_version(engine: Embedded) -> None:
+    prompts = held_out_prompts(engine, [PROMPT, "largest of 1, 2, 2? "], ["6", "2"])
+    exam = Exam(prompts, HeldOut(samples=5, temperature=1.0), with_episodes=False)
+    once, again = (engine._answered_at_once(exam, 0) for _ in range(2))
+    assert once == again
+    assert len({one.text for one in once[:5] if one}) > 1
+    alone = [engine._answered(exam, 0, Rules(), item) for item in exam.items]
+    assert alone == once  # in one request or alone: the same answers
+
+
+def test_an_evaluation_takes_no_answer_of_other_weights(engine: Embedded) -> None:
+    prompts = held_out_prompts(engine, [PROMPT], ["6"])
+    with pytest.raises(EngineError, match=r"held-out prompt 3 is pinned to version 7 of the weights, and was answered by \['0'\]"):
+        engine.evaluate(Served("policy", "served", 7), prompts, reward=exact_match, every=1)
 
 
 def test_an_answer_ends_where_the_context_does(engine: Embedded) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from operators.flatten import Turn, chain, flatten
-from operators.reward import exact_match
-from operators.samples import Played, baselines_of, episodes_of, held_out, sample_of
+from operators.samples import Played, episodes_of, sample_of
 
 
 def played(prompt: list[int], said: list[int], versions: list[int]) -> list[Played]:
@@ -61,13 +60,3 @@ def test_dtypes_are_those_of_the_fields() -> None:
     assert kinds == dict.fromkeys(("input_ids", "position_ids", "responses", "uid", "traj_uid", "leaf", "version_tag"), "int64") | {
         "attention_mask": "bool", "response_mask": "bool", "is_pad": "bool", "rollout_log_probs": "float32", "token_versions": "int32",
     }  # fmt: skip
-
-
-def test_the_held_out_reward_is_the_share_of_right_answers() -> None:
-    prompts: Any = SimpleNamespace(answer=["a", "b", "c", "d"])
-    assert held_out(["a", "b", "x", ""], prompts, exact_match) == {"reward": 0.5, "prompts": 4.0}
-
-
-def test_the_baselines_know_no_operands() -> None:
-    prompts: Any = SimpleNamespace(answer=["1", "1", "1", "2", "2"], template=["p", "p", "q", "q", "q"])
-    assert baselines_of(prompts) == {"best_constant": 0.6, "best_blind": 0.8}  # p: 1 twice; q: 2 twice of three
