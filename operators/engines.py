@@ -237,7 +237,7 @@ def _versions(said: Generation) -> list[str]:
 
 def _is_of(said: Generation, version: int) -> bool:
     """Whether all of it was sampled by this version, and to its end."""
-    return said.finish_reason.type != "abort" and all(name == str(version) for name in _versions(said))
+    return said.finish_reason.type != "abort" and all(name.rpartition(".")[2] == str(version) for name in _versions(said))
 
 
 def _ints(values: Any) -> list[int]:

@@ -9,7 +9,7 @@ train    on micro-batches                                                 on eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -202,6 +202,10 @@ class GraphView:
     @cached_property
     def sinks(self) -> list[Node]:
         return [n for n in self.needed if n.sink]
+
+    def sinks_due(self, dues: Sequence[int], *, at_the_end: bool) -> list[Node]:
+        """The evaluations that are due by these versions; at the end of a run all are."""
+        return [node for node in self.sinks if at_the_end or any(due % node.params["every"] == 0 for due in dues)]
 
     @cached_property
     def batch(self) -> list[Node]:

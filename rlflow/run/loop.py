@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
+from ..compile.ir import Node
 from ..data.pool.protocol import Key
 from ..errors import DataError, RlflowError, StartRefused
 from .batchscope import BatchScope
@@ -28,6 +29,7 @@ from .controller.decide import decide
 from .controller.ids import EvaluationId, GroupId, Span, TrajectoryId
 from .controller.order import prompt_of
 from .controller.state import Config, State
+from .controller.training import has_nothing_to_train
 from .controller.waits import WaitKind
 from .graph import GraphView
 from .messages import Call, Done, Source
@@ -109,7 +111,7 @@ class Loop:
             case ev.Sync():
                 self._spawn(self._sync(action))
             case ev.Evaluate(evaluation):
-                self._evaluating[evaluation] = self._spawn(self._evaluate(action))
+                self._evaluating[evaluation] = self._spawn(self._evaluate(evaluation, self._sinks_due(evaluation)))
             case ev.Void(evaluation):
                 if (task := self._evaluating.pop(evaluation, None)) is not None:
                     task.cancel()
@@ -171,20 +173,25 @@ class Loop:
             self.report.took("sync", time.monotonic() - start)
             self.tell(ev.Synced(sync))
 
-    async def _evaluate(self, action: ev.Evaluate) -> None:
-        evaluation = action.evaluation
+    def _sinks_due(self, evaluation: EvaluationId) -> list[Node]:
+        return self.view.sinks_due(self.state.evaluations[evaluation], at_the_end=has_nothing_to_train(self.state))
+
+    async def _evaluate(self, evaluation: EvaluationId, sinks: Sequence[Node]) -> None:
+        """All that is due, of the pinned version. The score is the reward of the pipeline's first evaluation."""
+        found: list[tuple[Node, dict[str, float], float]] = []
         try:
-            for node in self.view.sinks:
-                if evaluation.version % node.params["every"] and evaluation.version <= self.state.config.last:
-                    continue  # another one's turn
+            for node in sinks:
                 start = time.monotonic()
                 call = self._engine_call(node.id, evaluation.version, evaluation.engine)
                 done = await self.caller.rollout(node, evaluation.engine, call, self._seconds("evaluation"))
-                self.report.evaluated(node.name, evaluation.version, done.metrics, time.monotonic() - start)
+                found.append((node, done.metrics, time.monotonic() - start))
         except RlflowError as error:
             self.tell(ev.EvaluationFailed(evaluation, str(error)))
         else:
-            self.tell(ev.Evaluated(evaluation))
+            for node, numbers, seconds in found:
+                self.report.evaluated(node.name, evaluation.version, numbers, seconds)
+            rewards = {node.id: numbers.get("reward") for node, numbers, _ in found}
+            self.tell(ev.Evaluated(evaluation, rewards.get(self.view.sinks[0].id)))
         finally:
             self._evaluating.pop(evaluation, None)
 

@@ -190,3 +190,30 @@ def test_the_numbers_of_a_made_column_are_means_over_rows() -> None:
         by_name["is_correct"]: Column.scalars("f32", [1.0, 0.0]),
     }
     assert view.measure(made) == {"judge/token_level_scores": 3.0, "judge/is_correct": 0.5}
+
+
+@pipeline
+def twice() -> None:
+    """Two evaluations, every 4 and every 6 versions."""
+    actor, engine = Torch("actor"), Embedded("engine")
+    policy = Feedback("policy", init=actor.load())
+    ready = form_batch(engine.rollout(policy.served, dispatch(dataset("digits.parquet", tokenizer="tiny"), n=4)), prompts=4)
+    score = integer_match(ready.response_text, ready.answer, ready.response_mask)
+    adv = group_mean(shape_rewards(score.token_level_scores), ready.response_mask, ready.uid)
+    rows = Rows(
+        input_ids=ready.input_ids, position_ids=ready.position_ids, response_mask=ready.response_mask, is_pad=ready.is_pad,
+        old_log_probs=actor.log_probs(policy.current, ready.input_ids, ready.position_ids, ready.attention_mask), advantages=adv.advantages,
+    )  # fmt: skip
+    trained = actor.train(policy.move, micro_pack(shard(pad(rows, multiple=1), on=actor), max_tokens=64).loss(ppo_clip(0.2, 0.28)))
+    policy.close(sync(trained, engine))
+    for every in (4, 6):
+        engine.evaluate(policy.served, dataset("digits.parquet", split="test", tokenizer="tiny"), reward=integer_match, every=every)
+
+
+def test_which_evaluations_are_due_by_a_version() -> None:
+    view = GraphView(twice())
+    assert [n.params["every"] for n in view.sinks_due([0], at_the_end=False)] == [4, 6]
+    assert [n.params["every"] for n in view.sinks_due([8], at_the_end=False)] == [4]
+    assert [n.params["every"] for n in view.sinks_due([2, 18], at_the_end=False)] == [6]  # 2 has none, and was passed over
+    assert view.sinks_due([2], at_the_end=False) == []
+    assert [n.params["every"] for n in view.sinks_due([7], at_the_end=True)] == [4, 6]
