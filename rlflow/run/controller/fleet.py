@@ -13,6 +13,7 @@ from .evaluation import pin, void
 from .events import EngineDown, EngineUp, Free, Start, Sync, Synced, SyncFailed
 from .ids import SyncId
 from .rollout import abort
+from .routing import Routing
 from .state import Engine, State
 
 __all__ = [
@@ -90,6 +91,7 @@ def free(state: State, event: Free) -> bool:
 
 def make_stale(state: State) -> None:
     """A newer version is published: what served the older one takes no first request any more."""
+    state.routing = Routing()
     for engine in state.fleet:
         if engine.state == "serving":
             engine.state = "stale"

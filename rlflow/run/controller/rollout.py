@@ -124,10 +124,13 @@ def set_aside(state: State, group: Group, version: int) -> None:
     """Trained or dropped at this published version: kept until a checkpoint covers it."""
     del state.groups[group.uid]
     group.version = version
+    group.rows = sum([trajectory.rows for trajectory in group.trajectories])
     state.touch(group)
     if version <= state.saved:
         state.covered.append(group.uid)
         return
+    if group.tag > max([state.saved, *(batch.batch + 1 for batch in state.saving)]):
+        group.trajectories = []  # no checkpoint that a rollback may still go to knew it: all that is left to it is to be pending
     state.uncovered.append(group)
     before, state.uncovered_rows = state.uncovered_rows, state.uncovered_rows + group.rows
     _guard_against_keeping_all(state, before)

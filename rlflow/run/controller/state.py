@@ -68,12 +68,9 @@ class Group(msgspec.Struct, gc=False):
     """Published when it was trained or dropped."""
     reason: str = ""
     detail: str = ""
+    rows: int = 0
+    """Stored leaf rows, once it is trained or dropped."""
     is_touched: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Stored leaf rows."""
-        return sum(trajectory.rows for trajectory in self.trajectories)
 
 
 @dataclass(slots=True)

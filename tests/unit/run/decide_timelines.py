@@ -51,7 +51,8 @@ class Timelines(Books):
     def _begin(self) -> set[int]:
         """Uids that are pending again."""
         self.timeline += 1
-        self.floor = self.highest = self.highest + 1
+        assert self.state.attempt_floor > self.highest, "an attempt was sent before"
+        self.floor = self.highest = self.state.attempt_floor
         checkpoint, covered = self.checkpoint, self.covered()
         self.published = self.formed = checkpoint
         uncovered = set(self.tags) - covered

@@ -147,7 +147,8 @@ class World(Timelines):
         return self.feed(ev.Stop())
 
     def end_source(self) -> list[ev.AnyAction]:
-        self.source_end = self.source_end or max(self.tags, default=self.origin.uid - 1) + 1
+        drawn = max(self.tags, default=self.origin.uid - 1) + 1
+        self.source_end = max(drawn, self.source_end or drawn)
         return self.feed(ev.SourceEnd())
 
     def replay(self, event: ev.AnyEvent) -> None:

@@ -306,16 +306,44 @@ def test_a_run_killed_at_every_transaction_boundary_comes_to_the_same_end(seed: 
     """Resumed from each boundary with everything well, every batch up to the last is trained and no prompt twice."""
 
     def go_on(world: World) -> None:
-        tables = copy.deepcopy(world.tables)
-        state = resume(world.config, tables)
-        tables.apply(state.journal)
-        drive(state, tables)
-        finished = {uid for start, stop in tables.finished for uid in range(start, stop)}
+        tables, state = killed_and_resumed(world, world.config)
         assert (state.published, tables.trained_groups) == (6, 12)
-        assert len(finished) == 12 + tables.dropped.total()
-        assert sorted([*finished, *tables.groups]) == list(range(len(finished) + len(tables.groups)))
+        check_prompts(tables, state)
 
     scripted(random.Random(100 + seed), go_on)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_resume_with_other_numbers_trains_every_batch_that_is_left(seed: int) -> None:
+    rng = random.Random(200 + seed)
+
+    def go_on(world: World) -> None:
+        config = replace(
+            world.config, groups_per_batch=rng.randint(1, 3), max_lag=rng.randint(0, 3), last=rng.randint(3, 8), queue=rng.randint(0, 2),
+            oversample=rng.randint(0, 1), policy=rng.choice(("wait", "drop")), engines=rng.choice((("a",), ("b", "c", "d"))),
+            hops=rng.choice((world.config.hops, world.config.hops[1:], ())),
+        )  # fmt: skip
+        tables, state = killed_and_resumed(world, config)
+        assert state.published == state.saved >= config.last + 1
+        check_prompts(tables, state)
+
+    scripted(rng, go_on)
+
+
+def killed_and_resumed(world: World, config: Config) -> tuple[Books, State]:
+    """The tables and the state at the end of the resumed run."""
+    tables = copy.deepcopy(world.tables)
+    state = resume(config, tables)
+    tables.apply(state.journal)
+    drive(state, tables)
+    return tables, state
+
+
+def check_prompts(tables: Books, state: State) -> None:
+    """Each is finished, once, or live, or waits to be drawn again. Tables refuse what is finished twice."""
+    finished = [uid for start, stop in tables.finished for uid in range(start, stop)]
+    assert len(finished) == tables.trained_groups + tables.dropped.total()
+    assert sorted([*finished, *tables.groups, *state.pending]) == list(range(state.next_uid))
 
 
 def drive(state: State, tables: Books) -> None:
@@ -324,6 +352,7 @@ def drive(state: State, tables: Books) -> None:
     while not state.finished:
         actions = decide(state, todo.pop(0))
         tables.apply(state.journal)
+        assert state.training is None or max(state.training.staleness) <= state.config.max_lag
         todo += [event for action in actions if (event := answer(action)) is not None]
 
 
