@@ -9,6 +9,8 @@ A stop waits for no evaluation and no sync. Groups that were not trained stay li
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .evaluation import cover_scored, make_due
 from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, TrainFailed, Warn
 from .fleet import make_stale
@@ -29,7 +31,7 @@ def trained(state: State, event: Trained) -> bool:
     state.training = None
     state.watermark.end_of_step()
     state.journal_batch(batch, "trained")
-    state.uncovered_batches.append(batch)
+    state.uncovered_batches.append(replace(batch, trajectories=(), staleness={}))
     for uid in batch.groups:
         group = state.groups[uid]
         group.state = "trained"
