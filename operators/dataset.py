@@ -28,7 +28,7 @@ from .fields import P, Q
 from .models import context_of, tokenizer_of
 from .records import Prompts
 
-__all__ = ["COLUMNS", "SHIPPED", "dataset", "find_data", "read_rows"]
+__all__ = ["COLUMNS", "SHIPPED", "Split", "dataset", "encoded", "find_data", "read_rows"]
 
 COLUMNS = ("prompt", "answer", "template", "split")
 SHIPPED = Path(__file__).resolve().parents[1] / "pipelines" / "data"
@@ -51,7 +51,7 @@ def dataset(path: str, *, split: Split = "train", tokenizer: str, limit: int | N
     file = find_data(path)
     rows = read_rows(file, split, limit)
     tokens, context = tokenizer_of(tokenizer), context_of(tokenizer)
-    ids = [_encoded(tokens, context, prompt, f"{file}, row {row}") for row, prompt in zip(rows["row"], rows["prompt"], strict=True)]
+    ids = [encoded(tokens, context, prompt, f"{file}, row {row}") for row, prompt in zip(rows["row"], rows["prompt"], strict=True)]
     return Prompts(
         prompt_ids=cast(Any, ids), uid=cast(Any, np.arange(len(ids), dtype=np.int64)), answer=rows["answer"], template=rows["template"]
     )
@@ -111,7 +111,8 @@ def _refuse_missing(file: Path, name: str, values: list[str | None], numbers: li
             raise DataError(f"{file}, row {row}: {name} is null")
 
 
-def _encoded(tokenizer: Any, context: int | None, prompt: str, place: str) -> npt.NDArray[np.int64]:
+def encoded(tokenizer: Any, context: int | None, prompt: str, place: str) -> npt.NDArray[np.int64]:
+    """Ids of a prompt. Raises DataError naming `place` where there are none, or no answer fits behind them into `context` tokens."""
     try:
         ids = encode(tokenizer, prompt)
     except DataError as error:

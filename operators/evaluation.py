@@ -9,6 +9,7 @@ Nothing here knows an engine: `Exam` is handed who answers, one item at a time, 
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -197,5 +198,14 @@ def _verdicts(texts: Sequence[str], answers: Sequence[str], reward: RewardFn) ->
 
 def baselines_of(prompts: Prompts) -> dict[str, float]:
     """What answers score that ignore the question, or its operands."""
-    found: Any = blind_baselines(prompts.answer, prompts.template)
+    found: Any = blind_baselines([_plain(answer) for answer in prompts.answer], prompts.template)
     return {"best_constant": found.best_constant, "best_blind": found.best_blind}
+
+
+def _plain(answer: str) -> str:
+    """The answer itself, where it is an entry of reasoning-gym."""
+    try:
+        entry = json.loads(answer)
+    except ValueError:
+        return answer
+    return str(entry["answer"]) if isinstance(entry, dict) and "answer" in entry else answer
