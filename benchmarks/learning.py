@@ -39,7 +39,7 @@ def row(seed: int, lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pipeline", nargs="?", default="grpo", choices=["grpo", "ppo", "multiturn"])
+    parser.add_argument("pipeline", nargs="?", default="grpo", choices=["grpo", "ppo", "multiturn", "forking", "tools", "reasoning"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()

@@ -24,9 +24,9 @@ class TrainRows(ModelRows, PpoRows):
 
 @pipeline
 def reasoning(
-    task: str = "count_bits", options: str = '{"min_n": 1, "max_n": 511}', size: int = 300, lower: bool = True, model: str = "tiny",
+    task: str = "chain_sum", options: str = '{"max_terms": 2, "max_digits": 1}', size: int = 150, lower: bool = True, model: str = "tiny",
     prompts: PromptCount = 32, group_size: GroupSize = 8, dp: RankCount = 1, engines: int = 1, lr: float = 1e-3, entropy: float = 0.05,
-    max_tokens: TokenCount = 16_384, max_new_tokens: int = 2, eval_every: int = 10,
+    max_tokens: TokenCount = 16_384, max_new_tokens: int = 1, eval_every: int = 10,
 ) -> None:  # fmt: skip
     actor = Torch("actor", model=model, dp=dp, lr=lr)
     engine = Embedded("engine", model=model, max_new_tokens=max_new_tokens, replicas=engines)

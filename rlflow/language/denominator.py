@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from . import source
 from .diagnostic import Label
-from .loss import Loss, rows_of
+from .fits import misfit
+from .loss import Loss, options_of, rows_of
 from .record import Record, labels, names_of
 
 KEYS: dict[str, tuple[str, ...]] = {"tokens": (), "rows": (), "trajectories": ("uid", "traj_uid"), "groups": ("uid",)}
@@ -53,11 +54,11 @@ def unweighed(loss: Loss[Any, Any], record: type[Record]) -> Iterator[Uncounted]
     name, wanted = type(loss).__name__, loss.row_weight
     if not loss.active:
         return
-    if wanted not in WEIGHED:
+    declared = options_of(type(loss)).get("row_weight")  # type: ignore[arg-type]  # mypy takes the __hash__ of its instances for its own
+    if wanted not in WEIGHED and misfit(declared, wanted) is None:  # else its type has told already
         message, help = f"`{name}` weighs rows by {wanted!r}, which nobody knows", f"a row weight is one of {', '.join(WEIGHED)}"
         yield Uncounted("RLF013", message, "the engine weighs the terms", (), help)
-        return
-    if missing := [key for key in WEIGHED[wanted] if key not in names_of(record)]:
+    if missing := [key for key in weighed_by(loss) if key not in names_of(record)]:
         lacking = " and ".join(f"`{key}`" for key in missing)
         message = f"`{record.__name__}` has no {lacking}, by which `{name}` weighs rows"
         yield Uncounted("RLF001", message, f'row_weight="{wanted}"', (), f"give `{record.__name__}` the fields `uid` and `traj_uid`")

@@ -74,3 +74,8 @@ def test_a_word_that_is_none_is_refused_before_the_run() -> None:
     found = refused(Odd())
     assert (found.code, found.message) == ("RLF013", "`Odd` weighs rows by 'leaf', which nobody knows")
     assert found.help == "a row weight is one of row, trajectory, group"
+
+
+def test_a_shipped_loss_with_a_misspelt_weight_is_one_mistake() -> None:
+    found = refused(ppo_clip(row_weight="trajectories"))  # type: ignore[arg-type]
+    assert found.message.startswith("`row_weight` of `ppo_clip` is 'row' or 'trajectory' or 'group', got 'trajectories'")
