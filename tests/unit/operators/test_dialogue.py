@@ -23,6 +23,11 @@ SHORT = EnvironmentLimits(reset_s=0.2, step_s=0.2, resets=2)
 ISOLATED = EnvironmentLimits(reset_s=5, step_s=0.5, resets=1, isolated=True)
 
 
+@pytest.fixture(autouse=True)
+def _little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "GRACE_S", 0.3)
+
+
 def dialogue(environment: Environment, limits: EnvironmentLimits = SHORT, answer: str = "6") -> Dialogue:
     return Dialogue(environment, TOKENIZER, "guess 0-9: ", answer, seed=3, place="trajectory 5.2", limits=limits)
 
@@ -151,7 +156,7 @@ def test_a_step_that_waits_too_long_is_cancelled_and_named() -> None:
 
 
 def test_a_step_that_blocks_is_left_behind_and_its_thread_ends_when_it_does() -> None:
-    with dialogue(Scripted(script=("block:4",))) as talk:
+    with dialogue(Scripted(script=("block:2",))) as talk:
         thread = talk._lane.thread  # type: ignore[union-attr]
         with pytest.raises(WaitTimeout, match=r"Scripted\.step of turn 1, '3' did not return within 0\.2 s, and cannot be cancelled"):
             talk.reply("3")
@@ -163,7 +168,7 @@ def test_a_step_that_blocks_is_left_behind_and_its_thread_ends_when_it_does() ->
 
 
 def test_a_reset_that_hangs_is_tried_again_elsewhere(log: Path) -> None:
-    with dialogue(Scripted(resets=("block:3", ""), log=str(log))) as talk:
+    with dialogue(Scripted(resets=("block:2", ""), log=str(log))) as talk:
         assert talk.reply("3") == ids("more\n")
     assert calls(log)[:2] == ["reset 6 3"] * 2
 
@@ -179,7 +184,7 @@ def test_too_many_threads_that_hang_end_it_with_what_to_do(monkeypatch: pytest.M
     own = lanes._Lanes()
     lane = own.take(isolated=False)
     with pytest.raises(lanes.Hung):
-        lane.reset(Scripted(resets=("block:3",)), "", "", 0, 0.1)
+        lane.reset(Scripted(resets=("block:2",)), "", "", 0, 0.1)
     own.discard(lane)
     with pytest.raises(OperatorError, match=r"1 calls of environments hang in threads .* await what waits, or .*isolated=True"):
         own.take(isolated=False)

@@ -200,6 +200,36 @@ def test_the_evaluation_bounds_its_turns_too(engine: Embedded, caplog: pytest.Lo
     assert "held-out prompt 3: the episode was still going after 2 turns" in caplog.text
 
 
+def test_a_held_out_episode_whose_environment_fails_scores_nothing_and_is_told(engine: Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    ids = torch.tensor([engine.tokenizer.encode("go: ", add_special_tokens=False).ids] * 2)
+    prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3, 4]), answer=["6", "7"], template=["t", "t"])
+    collected()
+    numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=Scripted(script=("raise:broken",)))
+    assert (numbers["reward"], numbers["episode_reward"], numbers["prompts"]) == (0.0, 0.0, 2.0)
+    assert collected() == {"failed/environment": 2.0}
+    assert "held-out prompt 4: Scripted.step of turn 1" in caplog.text
+    assert "raised RuntimeError: broken" in caplog.text
+
+
+def test_the_budget_holds_over_turns_of_a_real_engine(engine: Embedded) -> None:
+    sample = engine.rollout_turns(served(), trajectories(engine, [5], [0], "go: "), environment=MORE, max_response_tokens=7)
+    assert int(sample.response_mask.sum()) == 7  # turns of at most 3
+
+
+def test_leaves_of_a_tree_share_their_prefix_and_go_their_own_ways(engine: Embedded) -> None:
+    def play() -> Any:
+        prompts = trajectories(engine, [5, 6], [0, 0], "go: ")
+        return engine.rollout_tree(served(), prompts, environment=MORE, forks=(1, 3), max_turns=3)
+
+    sample, again = play(), play()
+    assert (sample.uid.tolist(), sample.leaf.tolist()) == ([5, 5, 5, 6, 6, 6], [0, 1, 2] * 2)
+    assert len({tuple(row) for row in sample.input_ids.tolist()}) == 6
+    first = sample.response_mask[0].tolist().index(True) + 1
+    assert len({tuple(row[: first + 1]) for row in sample.input_ids[:3].tolist()}) == 1  # one first turn
+    assert [row.tolist().index(True) == first - 1 for row in sample.response_mask[:3]] == [True, False, False]  # trained in leaf 0
+    assert sample.input_ids.tolist() == again.input_ids.tolist()  # whatever branch was faster
+
+
 # --- weights --------------------------------------------------------------------------------------------------------------------------
 def test_a_version_that_a_worker_does_not_hold_is_not_published(tmp_path: Path) -> None:
     actor = trainer(tmp_path)
