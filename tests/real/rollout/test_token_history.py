@@ -57,8 +57,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     folder = sharp_model(tmp_path / "model", seed=3)
     merging().save(str(folder / "tokenizer.json"))
     worker = Embedded("engine", model=str(folder), max_new_tokens=TURN, capacity=8)
-    sampling = worker._sampling
-    monkeypatch.setattr(worker, "_sampling", lambda seed, room: msgspec.structs.replace(sampling(seed, room), ignore_eos=True))
+    drawn = worker._drawn
+    monkeypatch.setattr(worker, "_drawn", lambda *how: msgspec.structs.replace(drawn(*how), ignore_eos=True))
     with running_server(folder, tmp_path, "--weight-version", "0") as started:
         worker.open(Site(name="engine.rollout", rank=0, dp_size=1, run_dir=tmp_path, seed=5, rendezvous="", engine_url=started.url))
         yield worker

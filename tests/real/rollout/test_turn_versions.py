@@ -48,8 +48,8 @@ def engine(served: Server, models: list[Path], tmp_path: Path, monkeypatch: pyte
     """The worker beside the server; its turns have their full length, so that there is time for a sync in the middle."""
     worker = Embedded("engine", model=str(models[0]), max_new_tokens=TURN, capacity=8)
     worker.open(Site(name="engine.rollout", rank=0, dp_size=1, run_dir=tmp_path, seed=5, rendezvous="", engine_url=served.url))
-    sampling = worker._sampling
-    monkeypatch.setattr(worker, "_sampling", lambda seed, room: msgspec.structs.replace(sampling(seed, room), ignore_eos=True))
+    drawn = worker._drawn
+    monkeypatch.setattr(worker, "_drawn", lambda *how: msgspec.structs.replace(drawn(*how), ignore_eos=True))
     return worker
 
 

@@ -204,7 +204,8 @@ def test_a_held_out_episode_whose_environment_fails_scores_nothing_and_is_told(e
     ids = torch.tensor([engine.tokenizer.encode("go: ", add_special_tokens=False).ids] * 2)
     prompts = Prompts(prompt_ids=ids, uid=torch.tensor([3, 4]), answer=["6", "7"], template=["t", "t"])
     collected()
-    numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=Scripted(script=("raise:broken",)))
+    broken = Scripted(script=("raise:broken",))
+    numbers = engine.evaluate(served(), prompts, reward=exact_match, every=1, environment=broken, attempts=2, failing="zero")
     assert (numbers["reward"], numbers["episode_reward"], numbers["prompts"]) == (0.0, 0.0, 2.0)
     assert collected() == {"failed/environment": 2.0}
     assert "held-out prompt 4: Scripted.step of turn 1" in caplog.text
