@@ -11,11 +11,15 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from msgspec.structs import replace
+
 from rlflow import Devices, Frozen, Move, Next, Objective, Served, Site, State, Weights, Worker, dims, fresh, operator
+from rlflow.attempt import current
 from rlflow.errors import EngineError
 
 from .dialogue import DEFAULT_LIMITS, EnvironmentLimits
@@ -101,6 +105,9 @@ class Embedded(Worker):
             self._client = HttpRolloutClient(self.site.engine_url, maxsize=self.capacity)
         return self._client
 
+    def end_requests(self, request: str) -> None:
+        self.client.abort(request, abort_all=not request)
+
     # --- operators ----------------------------------------------------------------------------------------------------------------
     @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
     def rollout(self, policy: Served[Policy], prompts: Trajectories) -> Sample:
@@ -109,7 +116,7 @@ class Embedded(Worker):
         Sampled at the worker's temperature with a seed of (run, uid, traj_uid), until the end-of-sequence token or `max_new_tokens`.
         Raises EngineError if the engine aborts the request or breaks its contract.
         """
-        return sample_of(self._played(prompts, Rules()), prompts, policy.version)
+        return sample_of(self._played(policy, prompts, Rules()), prompts, policy.version)
 
     @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
     def rollout_turns(
@@ -124,7 +131,7 @@ class Embedded(Worker):
         tell. Raises what `Dialogue` raises for an environment that misbehaves: it costs this trajectory.
         """
         rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
-        return episodes_of(self._played(prompts, rules), prompts, policy.version)
+        return episodes_of(self._played(policy, prompts, rules), prompts, policy.version)
 
     @operator(per="row", sizes={B: fresh(), S: fresh()}, copies=OF_PROMPT)
     def rollout_tree(
@@ -137,7 +144,7 @@ class Embedded(Worker):
         that is over before does not fork. The environment is played once a leaf and has to answer the same texts alike (`Environment`).
         """
         rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, forks=forks, limits=limits)
-        return episodes_of(self._played(prompts, rules), prompts, policy.version)
+        return episodes_of(self._played(policy, prompts, rules), prompts, policy.version)
 
     @operator(per="row", sink=True)
     def evaluate(
@@ -159,37 +166,42 @@ class Embedded(Worker):
         rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
         exam = Exam(prompts, how, with_episodes=environment is not None)
         at_once = None if environment else partial(self._answered_at_once, exam, policy.version)
-        return exam.numbers(partial(self._answered, exam, policy.version, rules), at_once, reward)
+        return exam.numbers(partial(self._answered, exam, policy, rules), at_once, reward)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
-    def _played(self, prompts: Trajectories, rules: Rules) -> list[list[Played]]:
+    def _played(self, policy: Served[Policy], prompts: Trajectories, rules: Rules) -> list[list[Played]]:
         """The leaves of each trajectory."""
         played = []
         for i, (uid, number, answer) in enumerate(zip(_ints(prompts.uid), _ints(prompts.traj_uid), prompts.answer, strict=True)):
             place, prompt = f"trajectory {uid}.{number}", _ints(prompts.prompt_ids[i])
             drawn = partial(self._drawn, (uid, number), self.temperature, self.top_p)
-            loop = self._loop(partial(self._next_turn, place, len(prompt), drawn), rules)
+            loop = self._loop(partial(self._next_turn, policy, place, len(prompt), drawn), rules)
             played.append(loop.play(prompt, answer, seed=self._seed(uid, number, -1), place=place))
         return played
 
     def _loop(self, ask: Ask, rules: Rules) -> TurnLoop:
         return TurnLoop(ask, self.tokenizer, self._text, rules, max_new_tokens=self.max_new_tokens, context=self.context)
 
-    def _next_turn(self, place: str, prompt: int, drawn: Callable[[Course], SamplingParams], course: Course) -> Generation:
+    def _next_turn(
+        self, policy: Served[Policy], place: str, prompt: int, drawn: Callable[[Course], SamplingParams], course: Course
+    ) -> Generation:
         """The one place that asks the engine for a turn. prompt: how many of the tokens it is.
 
+        Its spans name versions of the policy's timeline: another one breaks the contract.
         Raises EngineError naming the trajectory and how its prompt begins.
         """
         from rlflow.engines.rollout import EngineRefused
 
+        attempt = current()
         try:
-            said = self.client.generate(course.history, drawn(course))
+            with attempt.request() if attempt is not None else nullcontext() as rid:
+                said = self.client.generate(course.history, drawn(course), rid)
         except EngineRefused as error:
             begins = self._text(course.history[:prompt])[:40]
             raise EngineRefused(f"{place}, of the prompt {begins!r}...: {error}", error.status) from error
         if said.finish_reason.type == "abort" or not said.output_ids:
             raise EngineError(f"{place}: the engine sampled nothing ({said.finish_reason.type}: {said.finish_reason.message})")
-        return said
+        return replace(said, spans=[replace(span, version=str(policy.version_of(span.version))) for span in said.spans])
 
     def _drawn(self, who: tuple[str | int, ...], temperature: float, top_p: float, course: Course) -> SamplingParams:
         """How the next turn is drawn. Equal for equal (run, who, turn) and branches taken, so that what is sampled again is the same."""
@@ -199,15 +211,15 @@ class Embedded(Worker):
         return SamplingParams(max_new_tokens=course.room, temperature=temperature, top_p=top_p, sampling_seed=seed)
 
     # --- held-out prompts -------------------------------------------------------------------------------------------------------------
-    def _answered(self, exam: Exam, version: int, rules: Rules, item: Item) -> Answer:
+    def _answered(self, exam: Exam, policy: Served[Policy], rules: Rules, item: Item) -> Answer:
         """One answer, turn after turn. Raises EngineError if it is of other weights than those of the pinned version."""
         place, ids, who = str(item), _ints(exam.prompts.prompt_ids[item.row]), ("held out", item.uid, item.sample)
-        ask = partial(self._next_turn, place, len(ids), partial(self._drawn, who, exam.how.temperature, 1.0))
+        ask = partial(self._next_turn, policy, place, len(ids), partial(self._drawn, who, exam.how.temperature, 1.0))
 
         def pinned(course: Course) -> Generation:
             said = ask(course)
-            if not _is_of(said, version):
-                raise EngineError(f"{place} is pinned to version {version} of the weights, and was answered by {_versions(said)}")
+            if not _is_of(said, policy.version):
+                raise EngineError(f"{place} is pinned to version {policy.version} of the weights, and was answered by {_versions(said)}")
             return said
 
         (leaf,) = self._loop(pinned, rules).play(ids, exam.prompts.answer[item.row], seed=self._seed(*who, -1), place=place)

@@ -21,7 +21,7 @@ def sync(weights: Next[W], engine: Worker, *, bucket_bytes: int = 64 * 1024 * 10
 
     client = HttpRolloutClient(engine.site.engine_url)
     try:
-        sync_weights(client, weights.owner.published(weights.version, bucket_bytes), version=weights.version)
+        sync_weights(client, weights.owner.published(weights.version, bucket_bytes), version=weights.version, label=weights.label)
     finally:
         client.close()
     return weights

@@ -55,7 +55,7 @@ class OperatorError(RlflowError):
 
 
 class StartRefused(RlflowError):
-    """A process of the run cannot start, and starting it again will not help."""
+    """A process of the run says why it cannot start."""
 
 
 class WaitTimeout(RlflowError):

@@ -2,11 +2,12 @@
 
 session.py    one run from the command to its end
 loop.py       events in, decide, actions out            controller/   what is decided
-ready.py      landed groups until they are trained      batchscope.py one batch, from rows to trained weights
-rows.py       which rows, as numbers
+sampling.py   trajectories and groups before they board ready.py      where their rows lie
+batchscope.py one batch, from rows to trained weights   rows.py       which rows, as numbers
+blocks.py     what lies in the pool                     stall.py      who waits for whom
 staff.py launch.py calls.py transport.py messages.py    the processes, and how they are talked to
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py record.py runs.py report.py screen.py         what a run leaves, was told, what became of it, what it shows
-ledger/ rowfiles.py                                     what outlives a kill: what was decided, and rows
+ledger/ rowfiles.py checkpoints.py                      what outlives a kill: what was decided, rows, weights
 """

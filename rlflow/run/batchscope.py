@@ -1,9 +1,11 @@
 """One batch, from its rows to trained weights: who is called with which rows, and which blocks are freed when.
 
 Each node waits for the nodes whose fields it is handed and for the node before it on the same worker, nothing else: rewards and
-advantages on the host overlap with old log-probs on the actor. The controller moves keys and row numbers only.
+advantages on the host overlap with old log-probs on the actor. What trains waits for all before it, so that until then groups can still be
+taken out. The controller moves keys and row numbers only.
 
     call ──▶ block: put ──▶ read, read ... ──▶ the last of its readers has returned: freed
+      └─ raised, by row or by group ──▶ once more, group by group ──▶ GroupsFailed: those of the batch that it raised for
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import numpy as np
 
 from ..compile.ir import Node
 from ..data.pool.protocol import Key
+from ..errors import OperatorError, RlflowError
 from .calls import Caller
+from .controller.ids import BatchId
 from .graph import GraphView
 from .messages import Call, Done, Source
 from .ready import Landed
@@ -39,10 +43,18 @@ class BatchResult:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+class GroupsFailed(RlflowError):
+    """An operator raised for these groups of the batch, and for these alone. why: by uid."""
+
+    def __init__(self, why: Mapping[int, str]) -> None:
+        super().__init__(f"an operator raised for {len(why)} of the groups")
+        self.why = dict(why)
+
+
 class Books(Protocol):
     """Who is told of the blocks that are made on the way, and frees them."""
 
-    def put(self, done: Done) -> None: ...
+    def put(self, key: Key) -> None: ...
     def free(self, keys: Iterable[Key]) -> None: ...
 
 
@@ -57,7 +69,7 @@ class BatchScope:
         self,
         view: GraphView,
         caller: Caller,
-        batch: int,
+        batch: BatchId,
         landed: Sequence[Landed],
         hops: Mapping[int, tuple[Key, ...]],
         books: Books,
@@ -65,19 +77,28 @@ class BatchScope:
         seed: int,
         timeout: float,
     ) -> None:
-        self.view, self.caller, self.batch, self.books, self.timeout = view, caller, batch, books, timeout
+        self.view, self.caller, self.batch, self.books, self.timeout, self.landed = view, caller, batch, books, timeout, landed
         base = view.facts.rows[view.form.outs[0]]
         uid = np.repeat([t.uid for t in landed], [len(t.lengths) for t in landed])
         lengths = np.array([n for t in landed for n in t.lengths], np.int64)
         rows = Rows(lengths, uid.astype(np.int64), np.zeros(len(lengths), np.bool_))
-        self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed + batch)
+        self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed + batch.batch)
         blocks = tuple(t.key for t in landed)
         self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
         self.result = BatchResult()
+        self._loose: dict[int, set[Key]] = {}  # by node: answered, while other ranks were not
         self._readers = {writer.id: {node.id for node in view.batch if writer.id in view.writers(node)} for writer in view.batch}
 
     async def run(self) -> BatchResult:
-        """Raises an ExceptionGroup of what the first failing operator raised; other operators are cancelled."""
+        """Raises what the first failing operator raised: GroupsFailed, if it was about some of the groups. The others are given up then."""
+        try:
+            await self._run()
+        except BaseException as error:
+            self._free_the_rest()
+            raise _first(error) from None
+        return self.result
+
+    async def _run(self) -> None:
         tasks: dict[int, asyncio.Task[None]] = {}
         last: dict[int | None, int] = {}
         async with asyncio.TaskGroup() as group:
@@ -85,18 +106,22 @@ class BatchScope:
                 waits = [tasks[w] for w in self.view.writers(node) if w in tasks]
                 if node.worker is not None and node.worker in last:
                     waits.append(tasks[last[node.worker]])
-                tasks[node.id] = group.create_task(self._after(waits, node))
+                tasks[node.id] = group.create_task(self._after([*tasks.values()] if node.losses else waits, node))
                 last[node.worker] = node.id
-        return self.result
+
+    def _free_the_rest(self) -> None:
+        """What was made in vain."""
+        for node in self.view.batch:
+            self.books.free(self._loose.pop(node.id, ()))
+            if (made := self.made.pop(node.id, None)) is not None:
+                self.books.free(made.keys)
 
     async def _after(self, waits: Sequence[asyncio.Task[None]], node: Node) -> None:
         for task in waits:
             await asyncio.shield(task)
         start = time.monotonic()
-        answers, numbers = await (self._train(node) if node.losses else self._whole(node))
+        numbers = await (self._train(node) if node.losses else self._whole(node))
         self.result.seconds[node.name] = time.monotonic() - start
-        for done in answers:
-            self.books.put(done)
         self._has_read(node)
         for name, value in numbers.items():
             self.result.metrics[name if "/" in name else f"{node.name}/{name}"] = value
@@ -108,19 +133,47 @@ class BatchScope:
             if not self._readers[writer] and writer in self.made:
                 self.books.free(self.made.pop(writer).keys)
 
-    async def _whole(self, node: Node) -> tuple[list[Done], dict[str, float]]:
+    async def _whole(self, node: Node) -> dict[str, float]:
         """All rows of the batch: split over the ranks where an operator looks at single rows, else on one."""
         rowset = self._rowset(node)
         rows = np.arange(len(self.rowsets[rowset].lengths))
         ranks = self.caller.ranks(node)
-        shares = np.array_split(rows, ranks) if node.per == "row" else [rows]
-        calls = [(rank, self._call(node, rowset, share)) for rank, share in enumerate(shares) if len(share)]
-        answers = await asyncio.gather(*(self.caller.call(node, rank, call, self.timeout) for rank, call in calls))
-        keys = tuple(a.key for a in answers if a.key is not None)
-        self.made[node.id] = Made(rowset, keys)
-        return answers, _of_ranks(answers, [len(share) for share in shares if len(share)], self.view.means)
+        shares = [share for share in (np.array_split(rows, ranks) if node.per == "row" else [rows]) if len(share)]
+        answers = await self._answers(node, rowset, shares)
+        if any(isinstance(answer, OperatorError) for answer in answers) and node.per in ("row", "group"):
+            shares, answers = await self._by_group(node, rowset)
+        good = _all_good(answers)
+        self.made[node.id] = Made(rowset, _keys(good))
+        self._loose.pop(node.id, None)
+        return _of_ranks(good, [len(share) for share in shares], self.view.means)
 
-    async def _train(self, node: Node) -> tuple[list[Done], dict[str, float]]:
+    async def _answers(self, node: Node, rowset: int, shares: Sequence[Index]) -> list[Done | BaseException]:
+        """What each share of the rows, dealt to the ranks in turn, came to; every block of it is booked."""
+        ranks = self.caller.ranks(node)
+
+        async def ask(i: int, share: Index) -> Done:
+            done = await self.caller.call(node, i % ranks, self._call(node, rowset, share), self.timeout)
+            if done.key is not None:
+                self.books.put(done.key)
+                self._loose.setdefault(node.id, set()).add(done.key)
+            return done
+
+        return await asyncio.gather(*(ask(i, share) for i, share in enumerate(shares)), return_exceptions=True)
+
+    async def _by_group(self, node: Node, rowset: int) -> tuple[list[Index], list[Done | BaseException]]:
+        """Once more, each group for itself. Raises GroupsFailed, unless it raised for none now, or for all: then what it raised."""
+        self.books.free(self._loose.pop(node.id, ()))
+        uid = self.rowsets[rowset].uid
+        uids = list(dict.fromkeys(uid.tolist()))
+        shares = [np.flatnonzero(uid == one) for one in uids]
+        answers = await self._answers(node, rowset, shares)
+        failed = {one: str(answer) for one, answer in zip(uids, answers, strict=True) if isinstance(answer, OperatorError)}
+        _all_good([answer for answer in answers if not isinstance(answer, OperatorError)] if len(failed) < len(uids) else answers)
+        if failed:
+            raise GroupsFailed(failed)
+        return shares, answers
+
+    async def _train(self, node: Node) -> dict[str, float]:
         """Every rank on its own rows; what they measure is of all of them."""
         rowset = self._rowset(node)
         jobs = []
@@ -129,7 +182,7 @@ class BatchScope:
             cuts = tuple(tuple(len(micro) for micro in micros) for micros in minis)
             jobs.append(self.caller.call(node, rank, self._call(node, rowset, flat, cuts), self.timeout))
         answers = await asyncio.gather(*jobs)
-        return answers, answers[0].metrics
+        return answers[0].metrics
 
     def _rowset(self, node: Node) -> int:
         return next(self.view.facts.rows[use.field] for use in node.uses if use.field in self.view.facts.rows)
@@ -142,7 +195,28 @@ class BatchScope:
             take = self.rowsets.down(index, rowset, made.rowset)
             whole = np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
             sources.append(Source(writer, made.keys, None if whole else tuple(take.tolist())))
-        return Call(self.caller.new_id(), node.id, self.batch, _joined(sources), cuts)
+        return Call(self.caller.new_id(), node.id, self.batch.batch, _joined(sources), cuts, timeline=self.batch.timeline)
+
+
+def _keys(answers: Iterable[Done | BaseException]) -> tuple[Key, ...]:
+    return tuple(answer.key for answer in answers if isinstance(answer, Done) and answer.key is not None)
+
+
+def _all_good(answers: Iterable[Done | BaseException]) -> list[Done]:
+    """Raises the first error among them."""
+    good = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        good.append(answer)
+    return good
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error of a group of tasks."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _of_ranks(answers: Sequence[Done], rows: Sequence[int], means: frozenset[str]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from ..compile import ir
 from ..compile.ir import Node
 from ..data.pool.protocol import Key
 from ..language.worker import Worker
-from .messages import Call, Done, Free, Save
+from .messages import AbortAll, Call, Done, Free, Restore, Save
+from .stall import Outstanding
 from .transport import Peer
 
 BACKSTOP = 60.0  # seconds that a call outlives the wait of the controller it belongs to: what then happens is the table's to say (waits.py)
@@ -37,7 +38,19 @@ class Caller:
 
     async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
         """In the rollout process beside an engine."""
-        return await self.peers[rollout_name(engine)].call(call, what=f"`{node.name}`", timeout=timeout)
+        return await self.rollout_process(engine).call(call, what=f"`{node.name}`", timeout=timeout)
+
+    def rollout_process(self, engine: str) -> Peer:
+        return self.peers[rollout_name(engine)]
+
+    async def abort_all(self, engine: str, worker: int, address: str, timeout: float) -> Done:
+        """Before an engine counts as up: whatever it does for somebody else, it does it no more."""
+        call = AbortAll(self.new_id(), worker, address)
+        return await self.rollout_process(engine).call(call, what="the end of foreign requests", timeout=timeout)
+
+    async def restore(self, file: str, timeout: float) -> Done:
+        """Bring the rows of a row file back into the pool, on the host."""
+        return await self.process(None).call(Restore(self.new_id(), file), what=f"the return of rows/{file}", timeout=timeout)
 
     async def on_owner(self, node: Node, call: Call, timeout: float) -> Done:
         """On rank 0 of the worker that owns the weights the node is handed."""
@@ -50,6 +63,10 @@ class Caller:
 
     async def save(self, worker: int, rank: int, path: str, timeout: float) -> Done:
         return await self.process(worker, rank).call(Save(self.new_id(), path), what="the checkpoint", timeout=timeout)
+
+    def outstanding(self) -> list[Outstanding]:
+        """Every call that was not answered yet."""
+        return [Outstanding(what, name, since) for name, peer in self.peers.items() for what, since in peer.outstanding.values()]
 
     def free_late(self, done: Done) -> None:
         """The answer of a call that nobody waits for any more: its block has no other reader."""

@@ -9,6 +9,7 @@ train    on micro-batches                                                 on eve
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
@@ -187,6 +188,17 @@ class GraphView:
 
     def hop(self, name: str) -> Node:
         return next(n for n in self.hops if n.name == name)
+
+    def makes_block(self, hop: Node) -> bool:
+        """Whether somebody reads what this operator makes."""
+        return any(field in self.facts.read for field in hop.outs) and hop.rows != "filter"
+
+    @cached_property
+    def plan_id(self) -> str:
+        """Of what row files hold: equal where the columns of two plans mean the same."""
+        made = self.crossing | {field for node in self.hops for field in node.outs}
+        said = [f"{field.id} {field.name} {field.declared and (field.declared.dtype, field.declared.shape)}" for field in self.graph.fields]
+        return hashlib.blake2b("\n".join(said[i] for i in sorted(made)).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def loads(self) -> list[Node]:

@@ -57,17 +57,17 @@ class Interpreter:
         self._converting = threading.Lock()  # hundreds of trajectories that convert at once pass the GIL around at every call into torch
 
     def run(
-        self, node: Node, columns: Columns, *, version: int, cuts: Sequence[Sequence[int]] = ()
+        self, node: Node, columns: Columns, *, version: int, timeline: int = 0, cuts: Sequence[Sequence[int]] = ()
     ) -> tuple[dict[int, Column], dict[str, float]]:
         """The columns that `node` makes and somebody reads or measures, by field id, and the numbers that it returned.
 
-        version: of the weights that it reads. cuts: micro-batch sizes of each mini-batch, for a node that trains.
+        version, timeline: of the weights that it reads. cuts: micro-batch sizes of each mini-batch, for a node that trains.
         A filter returns {"rows": how many it kept}, and no columns.
         Raises DataError for results that are not as declared, and whatever the operator raises.
         """
         ready = self._ready(node)
         with self._converting:
-            arguments = self._arguments(node, ready, columns, version, cuts)
+            arguments = self._arguments(node, ready, columns, (version, timeline), cuts)
         if ready.worker is not None:
             ready.worker.measured = {}
         collected()  # what an earlier call that raised left behind
@@ -104,18 +104,21 @@ class Interpreter:
             kept=frozenset(field.id for field in outs if field.id in self.view.kept or _is_measured(field)),
         )
 
-    def _arguments(self, node: Node, ready: _Prepared, columns: Columns, version: int, cuts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _arguments(
+        self, node: Node, ready: _Prepared, columns: Columns, of: tuple[int, int], cuts: Sequence[Sequence[int]]
+    ) -> dict[str, Any]:
+        """of: version and timeline of the weights."""
         arguments = dict(ready.config)
-        arguments |= {use.param: self._handle(use, version) for use in node.weights}
+        arguments |= {use.param: self._handle(use, *of) for use in node.weights}
         arguments |= {param: to_torch(columns[field]) for param, field in ready.alone.items() if field in columns}
         for param, (record, names) in ready.records.items():
             fields = {name: columns[field] for name, field in names.items() if field in columns}
             arguments[param] = self._objective(node, record, fields, cuts) if node.losses else make_record(record, Block(fields))
         return arguments
 
-    def _handle(self, use: WeightsUse, version: int) -> Handle[Any]:
+    def _handle(self, use: WeightsUse, version: int, timeline: int) -> Handle[Any]:
         max_lag = 0 if use.feedback is None else self.view.graph.feedbacks[use.feedback].max_lag
-        return Handle(use.name, use.reading, version, self.workers.get(use.owner), max_lag)
+        return Handle(use.name, use.reading, version, self.workers.get(use.owner), max_lag, timeline)
 
     def _objective(self, node: Node, record: type, fields: dict[str, Column], cuts: Sequence[Sequence[int]]) -> Objective[Any, Any]:
         """Mini-batches of micro-batches, cut out of the rows of this rank in their order."""
@@ -150,9 +153,21 @@ def _column(node: Node, field: Field, value: Any, sizes: Sizes) -> Column:
     if isinstance(value, list) and field.declared.dtype != "text":
         return Column.ragged(field.declared.dtype, [as_array(row)[1] for row in value])
     try:
-        return column_of(field.name, field.declared, value, sizes)
+        column = column_of(field.name, field.declared, value, sizes)
     except DataError as error:
         raise DataError(f"result of `{node.name}`: {error}") from error
+    if field.declared.role is not None and field.declared.role.kind == "reward":
+        _refuse_not_finite(node, field, column)
+    return column
+
+
+def _refuse_not_finite(node: Node, field: Field, column: Column) -> None:
+    """Raises DataError: one reward that is no number makes the advantages of its whole group none."""
+    wrong = np.flatnonzero(~np.isfinite(column.values).reshape(len(column.values), -1).all(axis=1))
+    if len(wrong):
+        first = int(wrong[0])
+        row = first if column.offsets is None else int(np.searchsorted(column.offsets, first, side="right")) - 1
+        raise DataError(f"result of `{node.name}`: `{field.name}` of row {row} of {column.rows} is {column.values[first]}")
 
 
 def make_record(cls: type, block: Block) -> Any:

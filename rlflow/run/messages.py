@@ -1,6 +1,6 @@
 """What goes over the socket between the controller and a worker process: ids, keys, lengths, numbers. Never tensors.
 
-    controller ──Call, Free, Save, Shutdown──────▶ worker
+    controller ──Call, Abort, Restore, Free, Save, Shutdown──▶ worker
     controller ◀──Hello | CannotStart, Done, Failed── worker
 
 A frame is a 4-byte little-endian length and a msgspec struct in msgpack, at most MAX_FRAME bytes. Structs travel as arrays: one call of a
@@ -31,8 +31,10 @@ class Call(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Run one operator: written by the controller, read by the worker that the plan placed it on.
 
     cuts: for `per="micro"`: the sizes of the micro-batches of each mini-batch of this rank, in the order of the rows.
-    prompt: for the stream: (row of the data set, uid, traj_uid) of the trajectory to sample.
+    version, timeline: of the weights that it is about.
+    prompt: for the stream: (row of the data set, uid, traj_uid, attempt) of the trajectory to sample.
     engine, address: of the rollout engine that it is about, where there is one: id of the worker, URL of its server.
+    keep: file in the folder of row files that the results are written into before the answer; "" for none.
     """
 
     id: int
@@ -40,9 +42,32 @@ class Call(msgspec.Struct, tag=True, array_like=True, frozen=True):
     version: int = 0
     sources: tuple[Source, ...] = ()
     cuts: tuple[tuple[int, ...], ...] = ()
-    prompt: tuple[int, int, int] | None = None
+    prompt: tuple[int, int, int, int] | None = None
     engine: int | None = None
     address: str = ""
+    timeline: int = 0
+    keep: str = ""
+
+
+class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The call of this id is not wanted any more: end its request on the engine. It is answered as ever."""
+
+    call: int
+
+
+class AbortAll(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """End every request that a rollout engine has: those of a controller before this one."""
+
+    id: int
+    engine: int
+    address: str
+
+
+class Restore(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Put the rows of a row file into the pool; answered by what the call that wrote it was answered by."""
+
+    id: int
+    file: str
 
 
 class Save(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -100,5 +125,6 @@ class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):
     trace: str
 
 
-ToWorker = Call | Save | Free | Shutdown
+ToWorker = Call | Abort | AbortAll | Restore | Save | Free | Shutdown
+Answered = Call | AbortAll | Restore | Save
 ToController = Hello | CannotStart | Done | Failed

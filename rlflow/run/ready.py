@@ -61,6 +61,10 @@ class Ready:
         gone = self._landed.get(trajectory.uid, {}).pop(trajectory, None)
         return [gone.key] if gone else []
 
+    def forget_made(self, uid: int) -> list[Key]:
+        """What operators made of the whole group counts no more. Returns the keys of it."""
+        return list(self._made.pop(uid, {}).values())
+
     def forget_groups(self, uids: Iterable[int]) -> list[Key]:
         """The groups are trained or dropped. Returns all their keys."""
         keys: list[Key] = []

@@ -1,8 +1,8 @@
 """What a run tells: metrics.jsonl, one line a step, and the same to a person through a View.
 
-put(done) / freed(keys)    what lies in the pool
 measured, took             between two steps: numbers and seconds of what happens beside the batch
 trained                    one step is done: a line {"kind": "step", ...}
+stalled                    nothing has happened for long: a line {"kind": "stalled", ...}
 evaluated                  a line {"kind": "held_out", ...}
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..data.pool.protocol import Key
 from .batchscope import BatchResult
+from .blocks import Blocks
 from .controller.state import State
 from .graph import GraphView
-from .messages import Done
 from .ready import Landed
 from .rundir import RunDir
 from .transport import Peer
@@ -34,30 +33,13 @@ class View(Protocol):
 
 
 class Report:
-    def __init__(self, view: GraphView, run_dir: RunDir, screen: View, peers: Mapping[str, Peer]) -> None:
-        self.view, self.run_dir, self.screen, self.peers = view, run_dir, screen, peers
+    def __init__(self, view: GraphView, run_dir: RunDir, screen: View, peers: Mapping[str, Peer], blocks: Blocks) -> None:
+        self.view, self.run_dir, self.screen, self.peers, self.blocks = view, run_dir, screen, peers, blocks
         self.started = self._last_step = time.monotonic()
-        self.outstanding = self.peak = 0  # bytes of blocks that were put and not freed: now, and at most since the last step
         self.last_reward: dict[str, float] = {}
-        self._held: set[Key] = set()
         self._metrics: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._socket_bytes = 0
-
-    def put(self, done: Done) -> None:
-        if done.key is not None:
-            self._held.add(done.key)
-            self.outstanding += done.key.nbytes
-            self.peak = max(self.peak, self.outstanding)
-
-    def freed(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._held.remove(key)  # KeyError: freed twice, or never put, which is a fault of ours
-            self.outstanding -= key.nbytes
-
-    def held(self, lane: int) -> list[Key]:
-        """The blocks of one lane that lie in the pool."""
-        return [key for key in self._held if key.lane == lane]
 
     def measured(self, numbers: Mapping[str, float]) -> None:
         self._metrics |= numbers
@@ -70,6 +52,10 @@ class Report:
         if not detail.endswith(KEEPS_NO_ROW):
             self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
 
+    def stalled(self, told: str) -> None:
+        self.run_dir.metric({"kind": "stalled", "told": told})
+        self.screen.note(told)
+
     def trained(self, batch: int, state: State, landed: Sequence[Landed], result: BatchResult, seconds: float) -> None:
         now, crossed = time.monotonic(), sum(peer.bytes_in + peer.bytes_out for peer in self.peers.values())
         tokens = sum(n for trajectory in landed for n in trajectory.lengths)
@@ -79,6 +65,7 @@ class Report:
             "kind": "step",
             "step": batch + 1,
             "version": batch + 1,
+            "timeline": state.timeline,
             "time": round(now - self.started, 3),
             "reward": metrics.get(reward) if reward else None,
             "rows": sum(len(t.lengths) for t in landed),
@@ -91,12 +78,12 @@ class Report:
             "dropped": dict(state.totals.dropped),
             "controller_socket_bytes": crossed - self._socket_bytes,
             "controller_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            "pool_bytes": self.outstanding,
-            "pool_peak_bytes": self.peak,
+            "pool_bytes": self.blocks.outstanding,
+            "pool_peak_bytes": self.blocks.peak,
             "metrics": metrics,
         }
         self._last_step, self._socket_bytes, self._metrics, self._seconds = now, crossed, {}, {}
-        self.peak = self.outstanding
+        self.blocks.reset_peak()
         self.run_dir.metric(line)
         self.screen.step(line)
 

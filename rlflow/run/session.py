@@ -1,6 +1,6 @@
 """One run from the command to its end: folder, processes, loop, and the way out.
 
-Options + Plan ──▶ RunDir, arena, Fleet ──▶ Loop ──▶ Outcome
+Options + Plan ──▶ RunDir, Ledger, arena, Fleet ──▶ Loop ──▶ Outcome
                                              ▲
                     SIGINT, SIGTERM, SIGHUP: once = finish the step, save, end; twice = end now
 """
@@ -12,7 +12,8 @@ import contextlib
 import math
 import shutil
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +25,11 @@ from ..compile.plan import Plan
 from ..errors import PoolError, RlflowError, UsageError, WorkerDied
 from .calls import engine_names
 from .controller import events as ev
-from .controller.state import Config, Hop
-from .controller.waits import WAITS
+from .controller.resume import resume as resumed
+from .controller.state import Config, Hop, State
 from .graph import GraphView
 from .launch import Fleet
+from .ledger import Ledger
 from .loop import Loop
 from .record import ENDED, FILE, Ended, Options, Record, Told
 from .report import Report, View
@@ -57,18 +59,48 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     """
     view = GraphView(plan.scheduled(watermark=options.watermark, queue=options.queue, oversample=options.oversample))
     view.check_runnable()
-    schedule(view, options)
+    config = schedule(view, options)
     run_dir = RunDir.create(options.root, options.name, plan.graph.name)
     run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
     try:
-        outcome = uvloop.run(_Session(view, run_dir, options, screen, modules).run())
-        run_dir.write_json(ENDED, Ended(outcome.ended, outcome.why))
-        return outcome
+        with closing(Ledger.create(run_dir.path)) as ledger:
+            return _go(_Session(view, run_dir, options, screen, modules, State(config), ledger))
     except (UsageError, PoolError):
         shutil.rmtree(run_dir.path)  # nothing was started: the name is free again
         raise
     finally:
         run_dir.close()
+
+
+def resume(
+    plan: Plan, options: Options, screen: View, folder: Path, modules: tuple[tuple[str, str], ...] = (), told: Told | None = None
+) -> Outcome:
+    """Go on with the run in `folder` from its newest checkpoint, on a new timeline; it need not be the plan that it began with.
+
+    n has to be the same; rows whose columns have become others are sampled anew. Everything else is as for `run`.
+    Raises CheckFailed, UsageError, LedgerError or PoolError before anything is changed.
+    """
+    view = GraphView(plan.scheduled(watermark=options.watermark, queue=options.queue, oversample=options.oversample))
+    view.check_runnable()
+    config = schedule(view, options)
+    with closing(Ledger.open(folder)) as ledger:
+        books = ledger.load()
+        if GraphView(Plan.from_json((folder / "plan.json").read_bytes())).plan_id != view.plan_id:
+            books.trajectories.clear()
+        state = resumed(config, books)
+        run_dir = RunDir.reopen(folder)
+        try:
+            run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
+            (folder / ENDED).unlink(missing_ok=True)
+            return _go(_Session(view, run_dir, options, screen, modules, state, ledger))
+        finally:
+            run_dir.close()
+
+
+def _go(session: _Session) -> Outcome:
+    outcome = uvloop.run(session.run())
+    session.run_dir.write_json(ENDED, Ended(outcome.ended, outcome.why))
+    return outcome
 
 
 def schedule(view: GraphView, options: Options) -> Config:
@@ -93,22 +125,28 @@ def schedule(view: GraphView, options: Options) -> Config:
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,
-        engine_restarts=0,
-        trainer_restarts=0,
     )
 
 
 class _Session:
-    def __init__(self, view: GraphView, run_dir: RunDir, options: Options, screen: View, modules: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        run_dir: RunDir,
+        options: Options,
+        screen: View,
+        modules: tuple[tuple[str, str], ...],
+        state: State,
+        ledger: Ledger,
+    ) -> None:
         self.view, self.run_dir, self.options, self.screen, self.modules = view, run_dir, options, screen, modules
-        self.plan_path = run_dir.path / "plan.json"
-        self.plan_path.write_bytes(view.plan.to_json())
+        self.state, self.ledger = state, ledger
+        self.plan_path = run_dir.write("plan.json", view.plan.to_json())
         self.loop: Loop | None = None
         self.fleet: Fleet | None = None
         self.stops = 0
 
     async def run(self) -> Outcome:
-        self.early: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.fleet = fleet = Fleet(self.run_dir, self.run_dir.path / "sites" / "controller.sock", self._died)
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
         around = Surroundings(seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes)
@@ -125,7 +163,7 @@ class _Session:
 
     async def _outcome(self, staff: Staff, fleet: Fleet) -> Outcome:
         try:
-            return await self._watched(self._run(staff, fleet))
+            return await self._run(staff, fleet)
         except asyncio.CancelledError:
             return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
         except (RlflowError, OSError) as error:
@@ -134,32 +172,16 @@ class _Session:
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")
         await fleet.listen()
-        report = Report(self.view, self.run_dir, self.screen, staff.peers)
-        staff.held = report.held
-        await staff.start_workers(None, WAITS["worker start"].seconds)
-        self.loop = Loop(self.view, staff, schedule(self.view, self.options), report, seed=self.options.seed)
+        report = Report(self.view, self.run_dir, self.screen, staff.peers, staff.blocks)
+        self.loop = Loop(self.view, staff, self.state, report, self.ledger, seed=self.options.seed)
         finish = await self.loop.run()
-        if finish.outcome == "done" and report.outstanding:
-            raise RlflowError(f"{report.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
+        if finish.outcome == "done" and staff.blocks.outstanding:
+            raise RlflowError(f"{staff.blocks.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
         return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
 
     def _died(self, process: str, error: WorkerDied) -> None:
-        """A process is gone: the loop decides what then happens, once there is one."""
-        if self.loop is not None:
-            self.loop.died(process, str(error))
-        elif not self.early.done():
-            self.early.set_exception(error)
-
-    async def _watched(self, job: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """The outcome of `job`; a process that dies before there is a loop ends it."""
-        task = asyncio.ensure_future(job)
-        either: set[asyncio.Future[Any]] = {task, self.early}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return self.early.result() if self.early.done() else await task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        assert self.loop is not None
+        self.loop.died(process, str(error))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..compile import ir
 from ..data.pool.arena import ArenaHandle, ShmArena
-from ..data.pool.protocol import Key
-from ..errors import UsageError
+from ..errors import EngineError, UsageError
 from ..language.worker import Site, Worker
 from ..modules import make_worker
-from .calls import BACKSTOP, Caller, engine_names, process_name, rollout_name
-from .controller.waits import WAITS
+from . import checkpoints
+from .blocks import Blocks
+from .calls import Caller, engine_names, process_name, rollout_name
 from .graph import GraphView
 from .launch import Fleet
-from .messages import Free
+from .messages import Call, Free
 from .rundir import RunDir
 from .site import SiteFile
 from .transport import Peer
@@ -47,7 +47,8 @@ class Surroundings:
 class Staff:
     """The processes of one run by role, started and started again.
 
-    rows: prompts of each data set, known once a rollout process is up. held: blocks of a lane that somebody will read yet.
+    prepared: set when the trainers have come up once, who make the tiny model if the run needs one: engines are started after it.
+    rows: prompts of each data set, known once a rollout process is up. blocks: what lies in their lanes and will be read again.
     """
 
     def __init__(self, view: GraphView, run_dir: RunDir, fleet: Fleet, around: Surroundings) -> None:
@@ -65,19 +66,21 @@ class Staff:
         self.arena = ShmArena.create(lanes, around.pool_bytes)
         self.peers: dict[str, Peer] = {}
         self.caller = Caller(self.peers, self.workers, lanes)
+        self.blocks = Blocks(self.caller.free)
+        self.prepared = asyncio.Event()
         self.rows: dict[int, int] = {}
-        self.held: Callable[[int], Iterable[Key]] = lambda lane: ()
         self._written: set[int] = set()  # lanes that have or had a writer
         self._addresses: dict[str, str] = {}
 
     # --- start --------------------------------------------------------------------------------------------------------------------
-    async def start_workers(self, checkpoint: Path | None, timeout: float) -> None:
+    async def start_workers(self, version: int | None, timeout: float) -> None:
         """Host and trainers, all at once, in the place of those there were; then the loads of the plan.
 
-        checkpoint: that trained workers go on from; None: from what they load. timeout: of each process, in seconds.
-        Raises StartRefused, WorkerDied or WaitTimeout of the first that does not start.
+        version: of the checkpoint that trained workers go on from; None: from what they load. timeout: of each process, in seconds.
+        Raises UsageError without that checkpoint; StartRefused, WorkerDied or WaitTimeout of the first that does not start.
         """
-        await self.fleet.end([HOST, *(name for worker in self.trainers for name in self._ranks(worker))])
+        checkpoint = self.saved_checkpoint(version)
+        await self.end_workers()
         jobs = [self._start(HOST, "host", None, timeout)]
         restored = {worker.id for worker in self.trained()} if checkpoint else set[int]()
         for worker in self.trainers:
@@ -91,6 +94,15 @@ class Staff:
             jobs += [self._start(name, "worker", worker, timeout, rank=rank, **more) for rank, name in enumerate(self._ranks(worker))]
         await _all(jobs)
         await self.caller.everywhere(self.view.loads, timeout)
+        self.prepared.set()
+
+    async def end_workers(self) -> None:
+        await self.fleet.end(self._others)
+
+    @property
+    def _others(self) -> list[str]:
+        """Who is no engine."""
+        return [HOST, *(name for worker in self.trainers for name in self._ranks(worker))]
 
     async def start_engine(self, name: str, timeout: float) -> int:
         """An engine's server and its rollout process, in the place of those there were; how many trajectories it can run at once.
@@ -107,6 +119,7 @@ class Staff:
             self._addresses[name] = await self.fleet.start_server(name, [*argv, "--parent-pid", str(os.getpid())], ready, timeout)
 
         await _all([serve(), self._start(rollout_name(name), "rollout", engine, timeout)])
+        await self.caller.abort_all(name, engine.id, self._addresses[name], timeout)
         return self.workers[engine.id].capacity
 
     async def end_engine(self, name: str) -> None:
@@ -116,7 +129,7 @@ class Staff:
 
     async def _start(self, name: str, role: str, worker: ir.Worker | None, timeout: float, **more: Any) -> None:
         lane = self.caller.lanes.index(name)
-        live = tuple(self.held(lane)) if lane in self._written else None
+        live = self.blocks.of_lane(lane) if lane in self._written else None
         file = SiteFile(
             **{"rank": 0, "dp_size": 1} | more,
             name=name,
@@ -136,9 +149,11 @@ class Staff:
         file.write(path)
         self._written.add(lane)
         hello, peer = await self.fleet.start_worker(name, path, timeout)
-        if freed := set(live or ()) - set(self.held(lane)):  # while nobody was there to be told
+        if freed := set(live or ()) - set(self.blocks.of_lane(lane)):  # while nobody was there to be told
             peer.send(Free(tuple(freed)))
         peer.late = self.caller.free_late
+        if (before := self.peers.get(name)) is not None:  # who is counted on
+            peer.bytes_in, peer.bytes_out = peer.bytes_in + before.bytes_in, peer.bytes_out + before.bytes_out
         self.peers[name] = peer
         self.rows |= hello.rows
 
@@ -158,11 +173,20 @@ class Staff:
         """The engine that a process belongs to: its server, or its rollout process."""
         return next((name for name in self.engines if process in (name, rollout_name(name))), None)
 
-    def engine_id(self, name: str) -> int:
-        return self.engines[name].id
+    async def engine_ended(self, name: str, within: float) -> bool:
+        """Whether its server or its rollout process ends within so many seconds, or has."""
+        return await self.fleet.ended([name, rollout_name(name)], within)
 
-    def address(self, name: str) -> str:
-        return self._addresses[name]
+    async def workers_ended(self, within: float) -> bool:
+        """Whether one of the others ends within so many seconds, or has."""
+        return await self.fleet.ended(self._others, within)
+
+    def engine_call(self, node: int, timeline: int, version: int, engine: str, **more: Any) -> Call:
+        """A call about weights of an engine. Raises EngineError for one that is down."""
+        address = self._addresses.get(engine)
+        if address is None:
+            raise EngineError(f"engine `{engine}` is down")
+        return Call(self.caller.new_id(), node, version, timeline=timeline, engine=self.engines[engine].id, address=address, **more)
 
     # --- checkpoints ----------------------------------------------------------------------------------------------------------------
     def checkpoint(self, version: int) -> Path:
@@ -173,18 +197,25 @@ class Staff:
         owners = {feedback.owner for feedback in self.view.graph.feedbacks}
         return [worker for worker in self.trainers if worker.id in owners]
 
-    async def save(self, version: int) -> None:
-        """Every trained worker writes its checkpoint; the folder gets its name when all are complete."""
+    async def save(self, timeline: int, version: int, timeout: float) -> None:
+        """Every trained worker writes its checkpoint; the folder gets its name when all are complete and on the disk.
+
+        One of that version is of a timeline that was left: no ledger goes on from it, and it is replaced.
+        """
         folder = self.checkpoint(version)
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        building = folder.with_name(f".{folder.name}.unfinished")
+        await asyncio.to_thread(checkpoints.clear, building)
         jobs = [
-            self.caller.save(worker.id, rank, str(unfinished / worker.name), WAITS["save"].seconds + BACKSTOP)
+            self.caller.save(worker.id, rank, str(building / worker.name), timeout)
             for worker in self.trained()
             for rank in range(worker.dp_size)
         ]
-        unfinished.mkdir(parents=True, exist_ok=True)
         await asyncio.gather(*jobs)
-        unfinished.rename(folder)
+        await asyncio.to_thread(checkpoints.finish, building, folder, timeline, version, [worker.name for worker in self.trained()])
+
+    def saved_checkpoint(self, version: int | None) -> Path | None:
+        """The folder that a run goes on from. Raises UsageError for one that is not there, whole."""
+        return None if version is None else checkpoints.check(self.checkpoint(version), version, [w.name for w in self.trained()])
 
     def newest_checkpoint(self) -> Path | None:
         found = sorted(p for p in (self.run_dir.path / "checkpoints").iterdir() if p.name.startswith("step-"))

@@ -37,7 +37,9 @@ class Stream:
         self._after = view.stream[after:]
         self._dispatched = lru_cache(GROUPS)(self._dispatch)
 
-    def sample(self, prompt: tuple[int, int, int], version: int) -> tuple[Block, tuple[int, ...], tuple[Span, ...], dict[str, float]]:
+    def sample(
+        self, prompt: tuple[int, int, int], version: int, timeline: int = 0
+    ) -> tuple[Block, tuple[int, ...], tuple[Span, ...], dict[str, float]]:
         """One trajectory of (data row, uid, traj_uid).
 
         Returns its block, the tokens of each leaf row, (version, start, end) of what sampled them, and what was measured.
@@ -47,13 +49,15 @@ class Stream:
         columns = {i: column.between(number, number + 1) for i, column in self._dispatched(row, uid).items()}
         numbers: dict[str, float] = {}
         for node in self._after:
-            made, noted = self._run(node, columns, version)
+            made, noted = self._run(node, columns, version, timeline)
             columns |= made
             numbers |= self.view.measure(made) | noted
         return *self._block(columns), numbers
 
-    def _run(self, node: Node, columns: Mapping[int, Column], version: int) -> tuple[dict[int, Column], dict[str, float]]:
-        return self.interpreter.run(node, self.view.seen(node, columns), version=version)
+    def _run(
+        self, node: Node, columns: Mapping[int, Column], version: int, timeline: int = 0
+    ) -> tuple[dict[int, Column], dict[str, float]]:
+        return self.interpreter.run(node, self.view.seen(node, columns), version=version, timeline=timeline)
 
     def _dispatch(self, row: int, uid: int) -> dict[int, Column]:
         """The n trajectories of a prompt. Its group is what the controller drew, so that two epochs of one prompt are two groups."""

@@ -15,13 +15,14 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from ..errors import OperatorError, RlflowError, WaitTimeout, WorkerDied
-from .messages import MAX_FRAME, Call, Done, Failed, Save, ToController, ToWorker
+from .messages import MAX_FRAME, Answered, Done, Failed, ToController, ToWorker
 
 _LENGTH = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
@@ -90,6 +91,7 @@ class Peer:
         self.late: Callable[[Done], None] = lambda done: None
         self._reader, self._writer = reader, writer
         self._waiting: dict[int, asyncio.Future[Done | Failed]] = {}
+        self.outstanding: dict[int, tuple[str, float]] = {}  # what was called and when (monotonic seconds), by id
         self._decoder = msgspec.msgpack.Decoder(ToController)
         self._gone: WorkerDied | None = None
 
@@ -113,7 +115,7 @@ class Peer:
             self.bytes_out += len(frame)
             self._writer.write(frame)
 
-    async def call(self, message: Call | Save, *, what: str, timeout: float) -> Done:
+    async def call(self, message: Answered, *, what: str, timeout: float) -> Done:
         """Send and wait for the answer. `what` names the operator in errors; timeout in seconds.
 
         Raises OperatorError if it raised, WorkerDied if the process is or goes away, WaitTimeout.
@@ -123,13 +125,14 @@ class Peer:
         self.send(message)
         future: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
         self._waiting[message.id] = future
+        self.outstanding[message.id] = what, time.monotonic()
         try:
             async with asyncio.timeout(timeout):
                 answer = await future
         except TimeoutError:
             raise WaitTimeout(f"{what} on `{self.name}` did not return within {timeout:g} s") from None
         finally:
-            del self._waiting[message.id]
+            del self._waiting[message.id], self.outstanding[message.id]
         if isinstance(answer, Failed):
             trace = f"\n{answer.trace.rstrip()}" if answer.trace else ""
             raise OperatorError(f"{what} on `{self.name}` raised {answer.kind}: {answer.message}{trace}")

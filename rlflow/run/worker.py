@@ -17,15 +17,20 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from ..attempt import Attempt
 from ..compile.plan import Plan
+from ..data.batch import Block
 from ..data.pool.shm import ShmPool
-from ..errors import EngineError, RlflowError
+from ..errors import DataError, EngineError, RlflowError
 from ..language.worker import Site, Worker
 from ..modules import import_user_modules, make_worker
 from ..process import die_with_parent
 from .graph import GraphView
 from .interpret import Interpreter, block_of, fetch
-from .messages import Call, CannotStart, Done, Failed, Free, Hello, Save, Shutdown
+from .messages import Abort, AbortAll, Answered, Call, CannotStart, Done, Failed, Free, Hello, Restore, Save, Shutdown
+from .rowfiles import Facts, read, write
 from .site import SiteFile, read_site
 from .stream import Stream
 from .transport import Channel
@@ -39,9 +44,9 @@ def main(site_file: str) -> None:
     try:
         import_user_modules(file.modules)
         process = _Process(file, channel)
-    except RlflowError as error:
+    except Exception as error:
         traceback.print_exc()
-        channel.send(CannotStart(file.name, str(error)))
+        channel.send(CannotStart(file.name, str(error) if isinstance(error, RlflowError) else traceback.format_exc().rstrip()))
         channel.receive()  # the controller ends us when it has told its user why; ending first would be one more message
         sys.exit(1)
     try:
@@ -66,6 +71,8 @@ class _Process:
         self.pool = ShmPool.attach(file.arena, lane=file.name, live=file.live)
         self.stream = Stream(self.view, self.interpreter) if file.role == "rollout" else None
         self.threads = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="trajectory") if self.stream else None
+        self.aborting = ThreadPoolExecutor(max_workers=8, thread_name_prefix="abort")
+        self.attempts: dict[int, Attempt] = {}  # by the number of their calls
 
     def _site(self, worker: Worker, address: str) -> Site:
         file = self.file
@@ -87,46 +94,106 @@ class _Process:
                     return
                 case Free(keys=keys):
                     self.pool.release(keys)
+                case Abort(call=id):
+                    if (attempt := self.attempts.get(id)) is not None:
+                        self.aborting.submit(self._give_up, attempt)
                 case Call() as call if self.threads is not None:
+                    if call.prompt is not None:
+                        _, *names = call.prompt
+                        self.attempts[call.id] = Attempt(".".join(map(str, names)))
                     self.threads.submit(self._answer, call)
-                case Call() | Save() as call:
+                case Call() | AbortAll() | Restore() | Save() as call:
                     self._answer(call)
 
-    def _answer(self, message: Call | Save) -> None:
+    def _answer(self, message: Answered) -> None:
         try:
-            self.channel.send(self._save(message) if isinstance(message, Save) else self._call(message))
+            self.channel.send(self._done(message))
         except (Exception, SystemExit) as error:  # in a thread SystemExit would end nothing and nobody would answer
             traceback.print_exc()
             trace = "" if isinstance(error, RlflowError) else traceback.format_exc()
             self.channel.send(Failed(message.id, type(error).__name__, str(error), trace))
+        finally:
+            self.attempts.pop(message.id, None)
+
+    def _done(self, message: Answered) -> Done:
+        match message:
+            case Save():
+                return self._save(message)
+            case Restore():
+                return self._restore(message)
+            case AbortAll():
+                self._engine(message.engine, message.address).end_requests("")
+                return Done(message.id)
+            case Call(prompt=None):
+                return self._call(message)
+            case Call():
+                return self._trajectory(message)
 
     def _save(self, save: Save) -> Done:
         assert self.own is not None
         refuse_other_checkpoint(self.own.name, self.own.save(Path(save.path)), self.view.saved(self.own.name))
         return Done(save.id)
 
+    def _engine(self, worker: int, address: str) -> Worker:
+        """The engine of that id, with the address of its server."""
+        engine = self.workers[worker]
+        engine.site = self._site(engine, address)
+        return engine
+
     def _call(self, call: Call) -> Done:
         node = self.view.graph.nodes[call.node]
         if call.engine is not None:
-            engine = self.workers[call.engine]
-            engine.site = self._site(engine, call.address)
-        if call.prompt is not None:
-            return self._trajectory(call, call.prompt)
+            self._engine(call.engine, call.address)
         columns = dict(self.view.seen(node, self.stream.columns)) if self.stream else {}
         for source in call.sources:
             columns |= fetch(self.view, node, source, self.pool)
-        made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts)
+        made, numbers = self.interpreter.run(node, columns, version=call.version, timeline=call.timeline, cuts=call.cuts)
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
-        return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
+        numbers |= self.view.measure(made)
+        return self._kept(call, block_of(read), Done(call.id, metrics=numbers)) if read else Done(call.id, metrics=numbers)
 
-    def _trajectory(self, call: Call, prompt: tuple[int, int, int]) -> Done:
+    def _trajectory(self, call: Call) -> Done:
         assert self.stream is not None
-        block, lengths, spans, numbers = self.stream.sample(prompt, call.version)
-        return Done(call.id, self.pool.put(block), lengths, spans, numbers)
+        assert call.prompt is not None
+        assert call.engine is not None
+        self._engine(call.engine, call.address)
+        with self.attempts[call.id].running() as attempt:
+            attempt.raise_if_given_up()
+            block, lengths, spans, numbers = self.stream.sample(call.prompt[:3], call.version, call.timeline)
+        return self._kept(call, block, Done(call.id, None, lengths, spans, numbers))
+
+    def _give_up(self, attempt: Attempt) -> None:
+        assert self.own is not None
+        try:
+            attempt.give_up(self.own.end_requests)
+        except RlflowError:
+            traceback.print_exc()  # an engine that is gone has nothing to abort
+
+    # --- rows that outlive this process ---------------------------------------------------------------------------------------------
+    def _kept(self, call: Call, block: Block, done: Done) -> Done:
+        """The answer with its block in the pool; in a file before that, if the call asks for one."""
+        if call.keep:
+            facts = Facts(
+                node=call.node, timeline=call.timeline, lengths=done.lengths, spans=done.spans, metrics=done.metrics, plan=self.view.plan_id
+            )
+            write(self._rows / call.keep, block, facts)
+        return replace(done, key=self.pool.put(block))
+
+    def _restore(self, restore: Restore) -> Done:
+        """Raises DataError for a file that is missing, damaged or of another plan."""
+        block, facts = read(self._rows / restore.file)
+        if facts.plan != self.view.plan_id:
+            raise DataError(f"{self._rows / restore.file} was written by another plan ({facts.plan}, this is {self.view.plan_id})")
+        return Done(restore.id, self.pool.put(block), facts.lengths, facts.spans, facts.metrics)
+
+    @property
+    def _rows(self) -> Path:
+        return Path(self.file.run_dir) / "rows"
 
     def close(self) -> None:
         if self.threads is not None:
             self.threads.shutdown(wait=False, cancel_futures=True)
+        self.aborting.shutdown(wait=False, cancel_futures=True)
         if self.own is not None:
             self.own.close()
         self.pool.close()

@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Plan]:
 def held(folder: Path) -> set[tuple[str, str]]:
     """(worker, state) for every file and number of a checkpoint; a file that is neither state nor description fails the test."""
     found: set[tuple[str, str]] = set()
-    for worker in folder.iterdir():
+    for worker in filter(Path.is_dir, folder.iterdir()):
         files = {str(path.relative_to(worker)) for path in worker.rglob("*") if path.is_file()}
         assert files - STATE_IN.keys() <= NO_STATE
         found |= {(worker.name, STATE_IN[name]) for name in files & STATE_IN.keys()}

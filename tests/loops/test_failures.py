@@ -46,7 +46,7 @@ class Actor(Torch):
     def save(self, path):
         if self.broken == "save":
             raise OSError("the disk of the actor is full")
-        super().save(path)
+        return super().save(path)
 
     @operator(per="micro")
     def train(self, weights: Move[Policy], objective: Objective[PolicyForward, TrainRows]) -> Next[Policy]:
@@ -77,7 +77,12 @@ class Engine(Embedded):
 def judge(response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, broken: str) -> Scores:
     if broken == "reward":
         raise DataError("row 3 has no judge: hire one")
-    return integer_match(response_text, answer, response_mask)
+    if broken == "sevens" and any("7" in one for one in answer):
+        raise ValueError("seven is not for me to judge")
+    scores = integer_match(response_text, answer, response_mask)
+    if broken == "nan":
+        scores.token_level_scores[["9" in one for one in answer]] = float("nan")
+    return scores
 
 
 @operator(per="batch", serves="engine")
@@ -115,7 +120,7 @@ def failing(broken: str, prompts: int = 2, group_size: int = 2, data: str = "dig
         ("sync", "`sync` on `actor` raised ValueError: the wire is cut\n"),
         ("evaluate", "`engine.evaluate` on `engine.rollout` raised ValueError: nobody knows the answers\n"),
         ("rollout", "failed 3 times, the last time: `engine.rollout` on `engine.rollout` raised SystemExit: the dice are loaded\n"),
-        ("save", "the last one of version 3: the checkpoint on `actor` raised OSError: the disk of the actor is full\n"),
+        ("save", "the last one of version 9: the checkpoint on `actor` raised OSError: the disk of the actor is full\n"),
     ],
 )
 def test_an_operator_that_raises_ends_the_run(start_run: Callable[..., Run], tmp_path: Path, broken: str, said: str) -> None:
@@ -126,6 +131,26 @@ def test_an_operator_that_raises_ends_the_run(start_run: Callable[..., Run], tmp
     assert err.startswith("rlflow: the run failed: ")
     assert said in err
     assert f"what was printed: {run.folder / 'logs'}" in err
+
+
+@pytest.mark.parametrize(
+    ("broken", "digit", "said"),
+    [
+        ("sevens", "7", "`judge` on `host` raised ValueError: seven is not for me to judge"),
+        ("nan", "9", "`judge` on `host` raised DataError: result of `judge`: `token_level_scores` of row 0 of 2 is nan"),
+    ],
+)
+def test_a_group_that_an_operator_fails_on_leaves_its_batch(
+    start_run: Callable[..., Run], tmp_path: Path, broken: str, digit: str, said: str
+) -> None:
+    (tmp_path / "failing.py").write_text(PIPELINE)
+    run = start_run(str(tmp_path / "failing.py"), "--broken", broken, "--steps", "3", "--save-every", "0", "--prompts", "8")
+    code, _, err = run.end(120)
+    assert code == 0, err
+    dropped = [line for line in run.lines() if line["kind"] == "dropped"]
+    assert dropped
+    assert all((line["reason"], line["detail"].splitlines()[0]) == ("batch", said) for line in dropped)
+    assert sum(line["rows"] for line in run.steps()) == 2 * (3 * 8 - len(dropped))  # seats stay empty
 
 
 @pytest.mark.parametrize(

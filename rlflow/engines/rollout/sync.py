@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["sync_weights"]
 
 
-def sync_weights(client: RolloutClient, buckets: Iterable[dict[str, torch.Tensor]], *, version: int, timeout: float = 600.0) -> SyncReport:
+def sync_weights(
+    client: RolloutClient, buckets: Iterable[dict[str, torch.Tensor]], *, version: int, label: str = "", timeout: float = 600.0
+) -> SyncReport:
     """Put the sender's parameters into the engine as weight version `version` and prove that they arrived.
 
     Args:
         buckets: dicts of Hugging Face parameter name → tensor, together every parameter of the engine's model; consumed lazily.
-        version: the version that the engine serves afterwards, as `str(version)` in its answers.
+        version: the version that the engine serves afterwards.
+        label: its name in the engine's answers, `str(version)` by default.
         timeout: seconds for all steps together, looked at between calls (one call is bounded by the client's own timeout).
 
     Raises:
@@ -42,14 +45,14 @@ def sync_weights(client: RolloutClient, buckets: Iterable[dict[str, torch.Tensor
             f"engine at {client.url} (version {info.version}) takes no safetensors buckets: its load_formats are {info.load_formats}. "
             "Pickled buckets, which a real SGLang server wants, are not built yet; the embedded engine takes safetensors"
         )
-    return _Sync(client, info, version, time.monotonic() + timeout).run(buckets)
+    return _Sync(client, info, version, label or str(version), time.monotonic() + timeout).run(buckets)
 
 
 class _Sync:
     """One attempt: remembers how far it came, so that a failure can be undone or named."""
 
-    def __init__(self, client: RolloutClient, info: ServerInfo, version: int, deadline: float) -> None:
-        self.client, self.info, self.version, self.deadline = client, info, version, deadline
+    def __init__(self, client: RolloutClient, info: ServerInfo, version: int, label: str, deadline: float) -> None:
+        self.client, self.info, self.version, self.label, self.deadline = client, info, version, label, deadline
         self.seconds: dict[str, float] = {}
         self.sent: dict[str, str] = {}  # parameter name → checksum of the sender's tensor
         self.buckets = self.bytes = 0
@@ -89,7 +92,7 @@ class _Sync:
             yield
         except Exception as error:
             outcome, paused = self._after_failure(error)
-            where = f"weight sync to version {self.version} of the engine at {self.client.url} failed in step {name!r}"
+            where = f"weight sync to version {self.label} of the engine at {self.client.url} failed in step {name!r}"
             raise SyncError(f"{where}: {error}. {outcome}", step=name, paused=paused) from error
         self.seconds[name] = time.monotonic() - begin
 
@@ -119,7 +122,7 @@ class _Sync:
             seen.add(plain[name].untyped_storage().data_ptr())
             self.sent[name] = tensor_checksum(tensor.to(served_dtype))
         try:
-            self.client.update_weights(save(plain), weight_version=str(self.version) if last else None, flush_cache=last)
+            self.client.update_weights(save(plain), weight_version=self.label if last else None, flush_cache=last)
         except EngineRefused:  # a refused bucket changes nothing
             raise
         except EngineError:
@@ -141,7 +144,7 @@ class _Sync:
 
     def _verify_served(self) -> None:
         served = self.client.model_info().weight_version
-        if served != str(self.version):
+        if served != self.label:
             raise EngineError(f"the engine serves weight version {served!r}")
         if not self.client.ready():
             raise EngineError("the engine says that it is not ready")

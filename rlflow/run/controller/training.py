@@ -113,7 +113,7 @@ def save_lost(state: State, batch: BatchId, why: str) -> None:
     state.save_failures += 1
     kept = f"{state.uncovered_rows} rows are kept since the checkpoint of version {state.saved}"
     state.emit(Warn(f"version {batch.batch + 1} could not be saved: {why} ({state.save_failures} in a row; {kept})"))
-    if state.stops or has_nothing_to_train(state):
+    if batch.batch + 1 == state.published and (state.stops or has_nothing_to_train(state)):
         state.last_save_failures += 1
     if state.last_save_failures >= state.config.max_save_attempts:
         state.fail(f"{state.last_save_failures} saves in a row failed at the end, the last one of version {batch.batch + 1}: {why}")

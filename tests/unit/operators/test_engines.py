@@ -152,7 +152,7 @@ def test_samples_of_an_evaluation_are_drawn_anew_but_the_same_at_every_version(e
     once, again = (engine._answered_at_once(exam, 0) for _ in range(2))
     assert once == again
     assert len({one.text for one in once[:5] if one}) > 1
-    alone = [engine._answered(exam, 0, Rules(), item) for item in exam.items]
+    alone = [engine._answered(exam, served(), Rules(), item) for item in exam.items]
     assert alone == once  # in one request or alone: the same answers
 
 

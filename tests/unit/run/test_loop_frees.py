@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from rlflow.data.pool.arena import ShmArena
 from rlflow.data.pool.protocol import Key
 from rlflow.data.pool.shm import ShmPool
 from rlflow.run.batchscope import BatchScope
+from rlflow.run.blocks import Blocks
 from rlflow.run.calls import Caller
-from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.controller.books import Books
+from rlflow.run.controller.journal import Change
+from rlflow.run.controller.state import Config, Hop, State
 from rlflow.run.interpret import block_of, fetch
 from rlflow.run.loop import Loop
 from rlflow.run.messages import Call, Done
@@ -104,7 +107,7 @@ class Here(Caller):
     async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
         assert call.prompt is not None
         self.blocks.append((node.name, self.pool.stats().keys))
-        block, lengths, spans, numbers = self.stream.sample(call.prompt, call.version)
+        block, lengths, spans, numbers = self.stream.sample(call.prompt[:3], call.version)
         sampled = tuple((call.version, start, end) for _, start, end in spans)  # this engine makes up a later version, too
         return Done(call.id, self.pool.put(block), lengths, sampled, numbers)
 
@@ -116,22 +119,33 @@ class Here(Caller):
 
 
 class Staff:
-    """The part of `rlflow.run.staff.Staff` that a loop asks."""
+    """The part of `rlflow.run.staff.Staff` that a loop asks: nobody dies."""
 
     def __init__(self, caller: Here) -> None:
-        self.caller, self.engine = caller, caller.view.engine
-        self.rows = {caller.view.source.id: 3}
+        self.caller, self.view, self.engines = caller, caller.view, {"engine": caller.view.engine}
+        self.rows, self.blocks, self.prepared = {caller.view.source.id: 3}, Blocks(caller.free), asyncio.Event()
+        self.prepared.set()
 
     async def start_engine(self, name: str, timeout: float) -> int:
         return 8
 
-    def engine_id(self, name: str) -> int:
-        return self.engine.id
+    async def end_workers(self) -> None: ...
+    async def start_workers(self, version: int | None, timeout: float) -> None: ...
 
-    def address(self, name: str) -> str:
-        return ""
+    async def workers_ended(self, within: float) -> bool:
+        return False
 
-    async def save(self, version: int) -> None: ...
+    def engine_call(self, node: int, timeline: int, version: int, engine: str, **more: Any) -> Call:
+        return Call(self.caller.new_id(), node, version, engine=self.engines[engine].id, timeline=timeline, **more)
+
+    async def save(self, timeline: int, version: int, timeout: float) -> None: ...
+
+
+class Kept(Books):
+    """A ledger in memory."""
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        self.apply(changes)
 
 
 class Silent:
@@ -161,9 +175,10 @@ def run(pool: ShmPool, folder: Path) -> tuple[Here, Report]:
     config = Config(n=2, groups_per_batch=2, max_lag=0, last=2, engines=("engine",), hops=(Hop("keep_odd", "group"),))
 
     async def loop() -> Report:
-        report = Report(here.view, run_dir, Silent(), {})
         staff: Any = Staff(here)
-        finish = await asyncio.wait_for(Loop(here.view, staff, config, report, seed=0).run(), 60)
+        report = Report(here.view, run_dir, Silent(), {}, staff.blocks)
+        books = Kept()
+        finish = await asyncio.wait_for(Loop(here.view, staff, State(config), report, books, seed=0).run(), 60)
         assert finish.outcome == "done", finish
         return report
 
@@ -186,7 +201,7 @@ def test_what_a_filter_drops_is_freed_at_the_filter(pool: ShmPool, tmp_path: Pat
 
 def test_after_the_run_the_pool_is_empty(pool: ShmPool, tmp_path: Path) -> None:
     _, report = run(pool, tmp_path)
-    assert (pool.stats().keys, pool.stats().bytes, report.outstanding) == (0, 0, 0)
+    assert (pool.stats().keys, pool.stats().bytes, report.blocks.outstanding) == (0, 0, 0)
 
 
 def test_the_pool_holds_what_the_plan_says(pool: ShmPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from small_loop import small
 
 from rlflow.data.pool.protocol import Key
 from rlflow.run.batchscope import BatchResult
+from rlflow.run.blocks import Blocks
 from rlflow.run.controller.state import Config, State
 from rlflow.run.graph import GraphView
-from rlflow.run.messages import Done
 from rlflow.run.ready import Landed
 from rlflow.run.report import Report
 from rlflow.run.rundir import RunDir
@@ -41,7 +41,7 @@ class Screen:
 @pytest.fixture
 def report(tmp_path: Path) -> Iterator[Report]:
     run_dir = RunDir.create(tmp_path, "one", "small")
-    yield Report(GraphView(small()), run_dir, Screen(), {})
+    yield Report(GraphView(small()), run_dir, Screen(), {}, Blocks(lambda keys: None))
     run_dir.close()
 
 
@@ -50,21 +50,12 @@ def step_of(report: Report, landed: list[Landed], result: BatchResult) -> Mappin
     return report.screen.steps[-1]  # type: ignore[attr-defined,no-any-return]
 
 
-def test_outstanding_bytes_are_those_put_and_not_freed(report: Report) -> None:
+def test_the_peak_is_of_the_time_since_the_last_step(report: Report) -> None:
     for key in KEYS:
-        report.put(Done(1, key))
-    report.put(Done(2))
-    report.freed(KEYS[:2])
-    assert report.outstanding == KEYS[2].nbytes
+        report.blocks.put(key)
+    report.blocks.free(KEYS[:2])
     assert step_of(report, [], BatchResult())["pool_peak_bytes"] == sum(key.nbytes for key in KEYS)
     assert step_of(report, [], BatchResult())["pool_peak_bytes"] == KEYS[2].nbytes
-
-
-def test_a_block_freed_twice_is_noticed(report: Report) -> None:
-    report.put(Done(1, KEYS[0]))
-    report.freed([KEYS[0]])
-    with pytest.raises(KeyError):
-        report.freed([KEYS[0]])
 
 
 def test_a_step_counts_leaf_rows_and_tokens_means_what_was_measured_and_sums_what_was_counted(report: Report) -> None:

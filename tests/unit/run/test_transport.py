@@ -131,7 +131,7 @@ def test_a_message_over_the_limit_is_not_sent(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(transport, "MAX_FRAME", 100)
 
     async def body(peer: Peer, channel: Channel) -> None:
-        with pytest.raises(BadFrame, match=r"a Call of 174 bytes is over the limit of 100"):
+        with pytest.raises(BadFrame, match=r"a Call of 176 bytes is over the limit of 100"):
             await peer.call(Call(1, 2, sources=(Source(1, (), tuple(range(200, 270))),)), what="`x`", timeout=5)
         with pytest.raises(BadFrame, match=r"a Hello of .* bytes is over the limit of 100"):
             channel.send(Hello("x" * 200, 1))

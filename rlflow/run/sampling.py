@@ -1,0 +1,173 @@
+"""Rows before they board: trajectories and whole groups, asked for, kept, given up, brought back.
+
+Dispatch ──▶ rollout process ──row file──▶ Done ──▶ Ready ──▶ Landed
+                ▲ Abort: the request is ended on its engine, and what it left is freed
+Run ──────▶ host ─────────────row file──▶ Done ──▶ Ready ──▶ Ran
+Train ────▶ `rows`: a row that is not in the pool (of a resumed run, or one that was trained before a rollback) is read from its file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ..data.pool.protocol import Key
+from ..errors import DataError, RlflowError
+from . import rowfiles
+from .blocks import Blocks
+from .calls import BACKSTOP
+from .controller import events as ev
+from .controller.ids import GroupId, Span, TrajectoryId
+from .controller.order import prompt_of
+from .controller.state import State
+from .controller.waits import WaitKind
+from .messages import Abort, Call, Done, Source
+from .ready import Landed, Ready
+from .report import KEEPS_NO_ROW
+from .staff import Staff
+
+DEATH_SECONDS = 0.5  # within them the end of a process is told, if it is that what made a call fail
+
+
+class Sampling:
+    """What the run holds of live groups. tell: the answers go there. seed: of the order of the data. rows: folder of the row files."""
+
+    def __init__(self, state: State, staff: Staff, blocks: Blocks, tell: Callable[[ev.AnyEvent], None], *, seed: int, rows: Path) -> None:
+        self.state, self.staff, self.blocks, self.tell, self.seed, self.rows_folder = state, staff, blocks, tell, seed, rows
+        self.view, self.caller = staff.view, staff.caller
+        self.ready = Ready()
+        self._running: dict[TrajectoryId, tuple[str, int]] = {}  # engine and number of the call
+        self._given_up: set[TrajectoryId] = set()  # while they ran: their rows are freed when they arrive
+
+    def _seconds(self, kind: WaitKind) -> float:
+        return self.state.config.seconds(kind) + BACKSTOP
+
+    # --- trajectories -------------------------------------------------------------------------------------------------------------
+    async def dispatch(self, action: ev.Dispatch) -> None:
+        trajectory, sampler = action.trajectory, self.view.sampler
+        _, row = prompt_of(trajectory.uid, self.staff.rows[self.view.source.id], self.seed)
+        prompt = (row, trajectory.uid, trajectory.traj_uid, trajectory.attempt)
+        keep = self._name(rowfiles.trajectory_file(self.rows_folder, trajectory))
+        call = self.staff.engine_call(sampler.id, self.state.timeline, action.version_tag, action.engine, prompt=prompt, keep=keep)
+        self._running[trajectory] = action.engine, call.id
+        try:
+            done = await self.caller.rollout(sampler, action.engine, call, self._seconds("trajectory"))
+        except RlflowError as error:
+            if trajectory not in self._given_up and not await self.staff.engine_ended(action.engine, within=DEATH_SECONDS):
+                self.tell(ev.Failed(trajectory, str(error)))
+        else:
+            self._land(trajectory, done)
+        finally:
+            del self._running[trajectory]
+            self._given_up.discard(trajectory)
+
+    def _land(self, trajectory: TrajectoryId, done: Done) -> None:
+        assert done.key is not None
+        self.blocks.put(done.key)
+        if trajectory in self._given_up:
+            self.blocks.free([done.key])
+            return
+        self.ready.land(trajectory, Landed(trajectory.uid, done.key, done.lengths, done.metrics))
+        self.tell(ev.Landed(trajectory, len(done.lengths), tuple(Span(*span) for span in done.spans)))
+
+    def abort(self, trajectory: TrajectoryId) -> None:
+        """This attempt is not wanted any more, wherever it is, nor what was made of its whole group."""
+        self.blocks.free([*self.ready.forget(trajectory), *self.ready.forget_made(trajectory.uid)])
+        if trajectory in self._running:
+            self._given_up.add(trajectory)
+            engine, call = self._running[trajectory]
+            self.caller.rollout_process(engine).send(Abort(call))
+
+    def forget(self, uids: Iterable[int]) -> None:
+        """These groups are trained or dropped."""
+        self.blocks.free(self.ready.forget_groups(uids))
+
+    # --- whole groups -------------------------------------------------------------------------------------------------------------
+    async def hop(self, action: ev.Run) -> None:
+        """An operator of a whole group before boarding; an error or a filter that keeps no row drops the group.
+
+        Raises DataError for a filter that keeps some rows of a group and not others: advantages would be taken of a part of it.
+        """
+        assert isinstance(action.unit, GroupId)
+        node, uid = self.view.hop(action.operator), action.unit.uid
+        try:
+            group = self.state.groups.get(uid)
+            if group is None:
+                return
+            landed, made = await self.of_group(uid, [t.id for t in group.trajectories], group.hops_done)
+            rows = Source(self.view.sampler.id, tuple(t.key for t in landed))
+            sources = (rows, *(Source(writer, (key,)) for writer, key in made.items()))
+            keep = self._name(self._group_file(uid, node.name))
+            call = Call(self.caller.new_id(), node.id, timeline=self.state.timeline, sources=sources, keep=keep)
+            done = await self.caller.call(node, 0, call, self._seconds("operator"))
+        except RlflowError as error:
+            if not await self.staff.workers_ended(within=DEATH_SECONDS):
+                self.tell(ev.Ran(action.operator, action.unit, "drop", str(error)))
+            return
+        self._keep_made(uid, node.id, done)
+        kept, given = int(done.metrics.get("rows", 0)), sum(len(t.lengths) for t in landed)
+        if node.rows == "filter" and kept not in (0, given):
+            raise DataError(f"`{node.name}` keeps {kept} of the {given} rows of prompt {uid}: a filter per group keeps all of one or none")
+        if node.rows == "filter" and not kept:
+            self.tell(ev.Ran(action.operator, action.unit, "drop", f"`{node.name}` {KEEPS_NO_ROW}"))
+        else:
+            self.tell(ev.Ran(action.operator, action.unit))
+
+    def _keep_made(self, uid: int, node: int, done: Done) -> None:
+        """The block of an operator of a whole group; nobody reads it if the group was dropped while the operator ran."""
+        if done.key is None:
+            return
+        self.blocks.put(done.key)
+        if self.ready.group(uid):
+            self.ready.put(uid, node, done.key)
+        else:
+            self.blocks.free([done.key])
+
+    # --- what lies in files -------------------------------------------------------------------------------------------------------
+    async def of_group(self, uid: int, trajectories: Sequence[TrajectoryId], hops_done: int) -> tuple[list[Landed], dict[int, Key]]:
+        """Rows of all trajectories of a landed group, in their order, and what its first operators made of it, by node.
+
+        Raises DataError or OperatorError for a row file that is missing or damaged.
+        """
+        for trajectory in trajectories:
+            if trajectory not in self.ready:
+                key, done = await self._restore(uid, rowfiles.trajectory_file(self.rows_folder, trajectory))
+                self.ready.land(trajectory, Landed(uid, key, done.lengths, done.metrics))
+        for node in self.view.hops[:hops_done]:
+            if self.view.makes_block(node) and node.id not in self.ready.made(uid):
+                key, _ = await self._restore(uid, self._newest(uid, node.name) or self._group_file(uid, node.name))
+                self.ready.put(uid, node.id, key)
+        return [self.ready[trajectory] for trajectory in trajectories], self.ready.made(uid)
+
+    async def _restore(self, uid: int, path: Path) -> tuple[Key, Done]:
+        """By the host, into its own lane. Raises DataError for a group that was dropped meanwhile."""
+        done = await self.caller.restore(self._name(path), self._seconds("operator"))
+        assert done.key is not None
+        self.blocks.put(done.key)
+        if uid not in self.state.groups:
+            self.blocks.free([done.key])
+            raise DataError(f"prompt {uid} was dropped")
+        return done.key, done
+
+    def _newest(self, uid: int, operator: str) -> Path | None:
+        """What it made of a group last: it ran again only where its first word was taken back."""
+        found = self.rows_folder.glob(f"{uid}/{operator}.*.arrow")
+        return max(found, key=lambda path: int(path.name.split(".")[-2]), default=None)
+
+    def _group_file(self, uid: int, operator: str) -> Path:
+        return rowfiles.group_file(self.rows_folder, uid, operator, self.state.timeline)
+
+    def recycle(self, uids: Sequence[int]) -> None:
+        """No rollback or resume will ask for these rows again. Done when it returns: a group may be drawn anew in the same breath."""
+        self.forget(uids)
+        rowfiles.recycle(self.rows_folder, uids)
+
+    def sweep(self) -> None:
+        """Delete the row files that nothing in the state stands for: those of a run that was killed before it told of them."""
+        groups = self.state.groups.values()
+        trajectories = [t.id for group in groups for t in group.trajectories if t.state == "landed"]
+        made = [self._newest(group.uid, node.name) for group in groups for node in self.view.hops[: group.hops_done]]
+        rowfiles.sweep(self.rows_folder, trajectories, [path for path in made if path is not None])
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.rows_folder))
