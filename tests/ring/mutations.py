@@ -57,6 +57,28 @@ MUTATIONS = (
     Mutation("a rollback aborts nothing", "rollback", "            state.emit(Abort(trajectory.id))\n", "            pass\n"),
     Mutation("a rollback trusts the engines", "fleet", "engine.sync, engine.held, engine.evaluation", "engine.sync, _, engine.evaluation"),
     Mutation("rows are given up a version early", "rollout", "if version <= state.saved:", "if version <= state.saved + 1:"),
+    Mutation("admission forgets the batches in the queue", "dispatch", "next_batch=state.next_batch,", "next_batch=state.published,"),
+    Mutation(
+        "a train step of a dead timeline publishes",
+        "training",
+        "batch.id != event.batch:\n        return False\n    state.dis",
+        "False:\n        return False\n    state.dis",
+    ),
+    Mutation("a save covers what is published when it is done", "training", "version = event.batch.batch + 1", "version = state.published"),
+    Mutation(
+        "drops of lost versions stay",
+        "resume",
+        "and row.version <= checkpoint",
+        'and (row.version <= checkpoint or row.state == "dropped")',
+    ),
+    Mutation(
+        "scores of lost versions stay", "timelines", 'row.state == "scored" and row.version <= state.published', 'row.state == "scored"'
+    ),
+    Mutation("verdicts on a lost row stay", "timelines", "if is_whole and same_hops else 0", "if same_hops else 0"),
+    Mutation("pending prompts are not drawn again", "dispatch", "    if state.pending:", "    if False:"),
+    Mutation("an engine under evaluation is synced", "fleet", "            if engine.evaluation is None:", "            if True:"),
+    Mutation("a verdict of a dead timeline is heard", "rollout", "or unit.timeline != state.timeline", "or False"),
+    Mutation("room that appears is not seen", "fleet", "event.capacity\n    state.routing.offer(engine)", "event.capacity"),
 )
 
 

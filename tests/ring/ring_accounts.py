@@ -6,6 +6,7 @@ trajectory  queued → running → landed
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -68,8 +69,10 @@ class Accounts:
         self.source_end: int | None = None
         self.trained_in: dict[int, tuple[int, ...]] = {}
         """Batch -> uids, on the surviving timeline."""
-        self.evaluated: list[int] = []
-        """Versions that were scored, on the surviving timeline."""
+        self.due: dict[int, int | None] = {}
+        """Version that is to be evaluated -> the one that was scored for it, on the surviving timeline."""
+        if config.eval_every and origin.version % config.eval_every == 0:
+            self.due[origin.version] = None
 
     # -- what is asked
 
@@ -104,6 +107,12 @@ class Accounts:
         seats = (reach + 1 - self.formed) * config.groups_per_batch
         return seats + (config.oversample if reach >= self.formed else 0) - len(self.of("waiting"))
 
+    @property
+    def has_something_to_train(self) -> bool:
+        if self.of("consumed"):
+            return True
+        return self.formed <= self.config.last and (self.next_draw() is not None or bool(self.of("waiting")))
+
     def queued(self) -> list[tuple[int, int, int]]:
         """(tag, uid, traj_uid) of all that is to be sent."""
         return [
@@ -130,26 +139,39 @@ class Accounts:
         for uid in self.trained_in[batch]:
             self.prompts[uid].state, self.prompts[uid].version = "trained", batch + 1
         self.published = batch + 1
+        if self.config.eval_every and self.published % self.config.eval_every == 0:
+            self.due[self.published] = None
+
+    def score(self, dues: Iterable[int], version: int) -> None:
+        for due in dues:
+            assert self.due[due] is None, "scored twice"
+            self.due[due] = version
 
     def end_source(self) -> None:
         """There is no prompt beyond those drawn so far, on whatever timeline."""
         drawn = max(self.prompts, default=self.origin.uid - 1) + 1
         self.source_end = drawn if self.source_end is None else min(self.source_end, drawn)
 
+    def copy(self) -> Accounts:
+        """One that can be taken back without this one."""
+        twin = copy.copy(self)
+        twin.prompts, twin.due = copy.deepcopy(self.prompts), dict(self.due)
+        return twin
+
     def back(self, config: Config) -> None:
         """A resume or rollback to the newest checkpoint c, by the rules; ``config`` is what the run goes on with."""
-        version = self.checkpoint
+        version, same_hops = self.checkpoint, self.config.hops == config.hops
         self.config, self.timeline = config, self.timeline + 1
         self.published = self.formed = version
         self.trained_in = {batch: uids for batch, uids in self.trained_in.items() if batch < version}
-        self.evaluated = [scored for scored in self.evaluated if scored <= version]
+        self.due = {due: scored if scored is not None and scored <= version else None for due, scored in self.due.items() if due <= version}
         for uid, prompt in list(self.prompts.items()):
             if prompt.is_finished and prompt.version <= version:
                 continue
             if prompt.tag > version:
                 del self.prompts[uid]
             else:
-                _keep(prompt, version)
+                _keep(prompt, version, same_hops)
         for uid in self._without_a_seat():
             del self.prompts[uid]
 
@@ -167,11 +189,13 @@ class Accounts:
         return 2 if self.is_ready(prompt) else 1 if prompt.has_landed else 0
 
 
-def _keep(prompt: Prompt, version: int) -> None:
-    """Its tag stays, and the rows that only versions up to the checkpoint sampled."""
+def _keep(prompt: Prompt, version: int, same_hops: bool) -> None:
+    """Its tag stays, and the rows that only versions up to the checkpoint sampled; what operators made of them, if they are the same."""
     prompt.state, prompt.batch, prompt.version = "waiting", -1, -1
     for member in prompt.members:
         member.tries = 0
         if member.state != "landed" or max(member.versions) > version:
             member.queue()
             prompt.hops = 0
+        elif not same_hops:
+            member.hops = prompt.hops = 0

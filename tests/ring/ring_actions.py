@@ -151,7 +151,20 @@ def evaluate(ring: Ring, action: ev.Evaluate) -> None:
     assert ring.hosts[evaluation.engine].held == (evaluation.timeline, evaluation.version)
     assert evaluation.timeline == ring.accounts.timeline
     assert all(other.engine != evaluation.engine for other in ring.evaluations)
-    ring.evaluations[evaluation] = None
+    accounts = ring.accounts
+    if not accounts.has_something_to_train and evaluation.version == accounts.published:
+        accounts.due.setdefault(accounts.published, None)  # the last one always is
+    pinned = {due for dues in ring.evaluations.values() for due in dues}
+    served = [due for due, scored in accounts.due.items() if scored is None and due not in pinned and due <= evaluation.version]
+    assert served, "nothing is due"
+    ring.evaluations[evaluation] = tuple(served)
+
+
+def void(ring: Ring, action: ev.Void) -> None:
+    """Of a timeline that died, or of an engine that did."""
+    evaluation = action.evaluation
+    assert evaluation.timeline != ring.accounts.timeline or evaluation not in ring.evaluations
+    ring.evaluations.pop(evaluation, None)
 
 
 def save(ring: Ring, action: ev.Save) -> None:
@@ -213,11 +226,12 @@ def finish(ring: Ring, action: ev.Finish) -> None:
     assert [ring.training, *ring.saves, *ring.evaluations, *ring.syncs] == [None]
     assert accounts.published == accounts.formed == accounts.checkpoint
     assert accounts.formed > config.last or (accounts.next_draw() is None and not accounts.of("waiting"))
-    assert not config.eval_every or max(accounts.evaluated) == accounts.published
+    assert None not in accounts.due.values()
+    assert not config.eval_every or accounts.published in accounts.due
 
 
 PERFORM: dict[type[Any], Callable[[Any, Any], None]] = {
     ev.Start: start, ev.StartWorkers: start_workers, ev.Dispatch: dispatch, ev.Continue: go_on, ev.Abort: abort, ev.Run: run,
-    ev.Train: train, ev.Sync: sync, ev.Evaluate: evaluate, ev.Save: save, ev.Drop: drop, ev.Recycle: recycle, ev.Warn: warn,
+    ev.Train: train, ev.Sync: sync, ev.Evaluate: evaluate, ev.Void: void, ev.Save: save, ev.Drop: drop, ev.Recycle: recycle, ev.Warn: warn,
     ev.Arm: arm, ev.Disarm: disarm, ev.Finish: finish,
 }  # fmt: skip

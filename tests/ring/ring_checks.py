@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ring_accounts import Accounts, Prompt
 
-from rlflow.run.controller.state import Batch
+from rlflow.run.controller.books import Books
+from rlflow.run.controller.state import Batch, State
 
 if TYPE_CHECKING:
     from ring_world import Ring
@@ -20,35 +21,41 @@ __all__ = ["check_resumed", "check_transition"]
 
 def check_transition(ring: Ring) -> None:
     _note_formed(ring)
+    _note_last_evaluation(ring)
     _every_prompt_in_one_place(ring)
     _bounds(ring)
     _deadlines_can_be_met(ring)
-    _tables(ring)
+    _tables(ring.tables, ring.accounts)
     _rows_on_disk(ring)
     if ring.finish is None:
         _no_deadlock(ring)
         _nothing_possible_is_left(ring)
 
 
-def check_resumed(ring: Ring) -> None:
+def check_resumed(state: State, accounts: Accounts, tables: Books) -> None:
     """Invariant 7: the state that the rules give, before anything is started."""
-    state, accounts = ring.state, ring.accounts
     assert (state.timeline, state.published, state.next_batch) == (accounts.timeline, accounts.published, accounts.published)
+    assert state.in_flight == 0
+    assert not state.batches
+    assert state.training is None
+    _same_groups(state, accounts)
+    _tables(tables, accounts)
+
+
+def _same_groups(state: State, accounts: Accounts) -> None:
+    """Trajectory by trajectory."""
     assert set(state.groups) == accounts.live
     for uid, group in state.groups.items():
         prompt = accounts.prompts[uid]
-        assert group.tag == prompt.tag
-        assert [trajectory.state for trajectory in group.trajectories] == [member.state for member in prompt.members]
+        assert (group.tag, group.hops_done) == (prompt.tag, prompt.hops)
+        assert (group.state == "ready") == accounts.is_ready(prompt)
         for trajectory, member in zip(group.trajectories, prompt.members, strict=True):
+            assert trajectory.state == member.state
             if member.state == "landed":
-                assert trajectory.attempt == member.attempt
+                assert (trajectory.attempt, trajectory.hops_done) == (member.attempt, member.hops)
                 assert [span.version for span in trajectory.spans] == member.versions
-                assert trajectory.hops_done == member.hops
             else:
                 assert (trajectory.spans, trajectory.rows, trajectory.hops_done) == ((), 0, 0)
-        assert (group.state == "ready") == accounts.is_ready(prompt)
-    assert state.in_flight == 0
-    _tables(ring)
 
 
 def _note_formed(ring: Ring) -> None:
@@ -76,10 +83,19 @@ def _note_batch(ring: Ring, batch: Batch) -> None:
     accounts.formed += 1
 
 
+def _note_last_evaluation(ring: Ring) -> None:
+    """When there is nothing left to train, the last version is due whether it is one of every k or not."""
+    accounts = ring.accounts
+    if ring.config.eval_every and not ring.stops and not accounts.has_something_to_train:
+        done = {evaluation.version for evaluation in ring.evaluations} | set(accounts.due.values())
+        if accounts.published not in done:
+            accounts.due.setdefault(accounts.published, None)
+
+
 def _every_prompt_in_one_place(ring: Ring) -> None:
     """Invariant 1."""
     state, accounts = ring.state, ring.accounts
-    assert set(state.groups) == accounts.live
+    _same_groups(state, accounts)
     assert (state.published, state.next_batch, state.timeline) == (accounts.published, accounts.formed, accounts.timeline)
     assert state.waiting == len(accounts.of("waiting"))
     assert state.ready == sum(map(accounts.is_ready, accounts.of("waiting")))
@@ -95,6 +111,7 @@ def _bounds(ring: Ring) -> None:
     assert state.in_flight == len(ring.running())
     assert config.n <= state.watermark.value <= config.highest_watermark
     assert state.queue_depth <= config.queue
+    assert all(evaluation.timeline == ring.accounts.timeline for evaluation in ring.evaluations), "scores of a dead timeline are asked for"
     for name, host in ring.hosts.items():
         assert (state.engines[name].state != "down") == host.up
         assert (state.engines[name].state == "serving") == (host.held == (ring.accounts.timeline, ring.accounts.published))
@@ -110,9 +127,8 @@ def _deadlines_can_be_met(ring: Ring) -> None:
         assert seat <= tag + config.max_lag, f"the group of tag {tag} has no seat that is early enough"
 
 
-def _tables(ring: Ring) -> None:
+def _tables(tables: Books, accounts: Accounts) -> None:
     """Invariant 7: what a ledger holds is what is true."""
-    tables, accounts = ring.tables, ring.accounts
     forgotten = {uid for uid, prompt in accounts.prompts.items() if accounts.is_covered(prompt)}
     assert set(tables.groups) == set(accounts.prompts) - forgotten
     assert {uid for start, stop in tables.finished for uid in range(start, stop)} == forgotten
@@ -160,11 +176,7 @@ def _nothing_possible_is_left(ring: Ring) -> None:
         for name, host in ring.hosts.items():
             busy = name in ring.syncs or any(evaluation.engine == name for evaluation in ring.evaluations)
             is_current = host.held == (accounts.timeline, accounts.published)
-            assert not host.up or busy or is_current or _has_nothing_to_train(accounts), f"engine {name} could be synced"
-
-
-def _has_nothing_to_train(accounts: Accounts) -> bool:
-    return accounts.next_draw() is None and not accounts.of("waiting") and not accounts.of("consumed")
+            assert not host.up or busy or is_current or not accounts.has_something_to_train, f"engine {name} could be synced"
 
 
 def _is_scored(ring: Ring, prompt: Prompt) -> None:

@@ -5,6 +5,7 @@ choose ──→ an answer, a failure, a timeout, a kill ──→ decide ──
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ from rlflow.run.controller.state import State
 
 __all__ = ["Host", "Ring"]
 
+RESUMED = 4
+"""After every so many transitions it is checked what a resume would make of the tables."""
 GHOSTS = 64
 """Late answers that are kept to be given."""
 
@@ -62,7 +65,7 @@ class Ring:
         self.workers_up = False
         self.runs: dict[tuple[str, Unit], None] = {}
         self.syncs: dict[str, SyncId] = {}
-        self.evaluations: dict[EvaluationId, None] = {}
+        self.evaluations: dict[EvaluationId, tuple[int, ...]] = {}
         self.saves: dict[BatchId, None] = {}
         self.training: ev.Train | None = None
         self.failed_groups: set[int] = set()
@@ -90,6 +93,8 @@ class Ring:
             assert self.finish is None, "an action after Finish"
             perform(self, action)
         check_transition(self)
+        if self.transitions % RESUMED == 0:
+            self._check_what_a_resume_would_give()
         self.is_broken = False
         return actions
 
@@ -98,7 +103,7 @@ class Ring:
         self.rollbacks += 1
         self._remember_ghosts()
         self.accounts.back(self.config)
-        self.runs, self.syncs, self.evaluations, self.saves, self.training = {}, {}, {}, {}, None
+        self.runs, self.syncs, self.saves, self.training = {}, {}, {}, None
         self.failed_groups = set()
         self.workers_up = False
 
@@ -147,7 +152,9 @@ class Ring:
         batch, uids = self.training.batch, [uid for uid in self.training.groups if uid not in self.failed_groups]
         self.training, self.failed_groups = None, set()
         self.accounts.train(batch.batch, uids)
-        self.feed(ev.Trained(batch))
+        actions = self.feed(ev.Trained(batch))
+        is_due = self.config.save_every > 0 and (batch.batch + 1) % self.config.save_every == 0
+        assert not is_due or self.stops or ev.Save(batch) in actions
 
     def sync(self, name: str) -> None:
         sync = self.syncs.pop(name)
@@ -163,8 +170,7 @@ class Ring:
                 versions.append(sync.version)
 
     def evaluate(self, evaluation: EvaluationId) -> None:
-        del self.evaluations[evaluation]
-        self.accounts.evaluated.append(evaluation.version)
+        self.accounts.score(self.evaluations.pop(evaluation), evaluation.version)
         self.feed(ev.Evaluated(evaluation))
 
     def save(self, batch: BatchId) -> None:
@@ -195,7 +201,7 @@ class Ring:
         for trajectory in list(host.running):
             self.give_up(trajectory)
         self.syncs.pop(name, None)
-        self.evaluations = dict.fromkeys(evaluation for evaluation in self.evaluations if evaluation.engine != name)
+        self.evaluations = {evaluation: dues for evaluation, dues in self.evaluations.items() if evaluation.engine != name}
 
     def give_up(self, trajectory: TrajectoryId) -> None:
         """What still runs somewhere may land all the same, too late."""
@@ -275,17 +281,31 @@ class Ring:
         assert _picture(self.state) == before
         assert self.state.totals.ignored.total() == ignored + 1
 
-    def kill(self, config: Config) -> None:
-        """SIGKILL after a commit, whether its actions were performed or not; then `rlflow resume`, with what may change."""
-        self.kills += 1
+    def kill(self, config: Config, times: int = 1) -> None:
+        """SIGKILL after a commit, whether its actions were performed or not; then `rlflow resume`, with what may change.
+
+        ``times`` - 1 resumes are killed themselves, when all they did was to begin a timeline.
+        """
         self.is_broken = True
         self._remember_ghosts()
-        self.accounts.back(config)
-        self.state = resume(config, self.tables)
-        self.tables.apply(self.state.journal)
-        check_resumed(self)
+        for _ in range(times):
+            self.kills += 1
+            self.accounts.back(config)
+            before = copy.deepcopy(self.tables)
+            self.state = resume(config, self.tables)
+            assert self.tables == before, "a resume that was not committed leaves no trace"
+            self.tables.apply(self.state.journal)
+            check_resumed(self.state, self.accounts, self.tables)
         self.disk &= {uid for uid, prompt in self.accounts.prompts.items() if not self.accounts.is_covered(prompt)}
         self._boot()
+
+    def _check_what_a_resume_would_give(self) -> None:
+        """If it were killed here (invariant 7)."""
+        accounts, tables = self.accounts.copy(), copy.deepcopy(self.tables)
+        accounts.back(self.config)
+        state = resume(self.config, tables)
+        tables.apply(state.journal)
+        check_resumed(state, accounts, tables)
 
     # -- what may happen
 

@@ -141,9 +141,20 @@ class Schedules(RuleBasedStateMachine):
         if not chance:
             self.ring.stop()
 
-    @rule(groups_per_batch=st.integers(1, 3), max_lag=st.integers(0, 4), more=st.integers(0, 8), engines=st.integers(1, 3))
-    def kill_and_resume(self, groups_per_batch: int, max_lag: int, more: int, engines: int) -> None:
-        self.ring.kill(changed(self.ring, groups_per_batch, max_lag, more, engines))
+    @rule(
+        groups_per_batch=st.integers(1, 3), max_lag=st.integers(0, 4), more=st.integers(0, 12), engines=st.integers(1, 3),
+        others=st.integers(0, 2), times=st.sampled_from((1, 1, 1, 2)), hops=st.sampled_from((None, None, None, *HOPS)),
+    )  # fmt: skip
+    def kill_and_resume(
+        self, groups_per_batch: int, max_lag: int, more: int, engines: int, others: int, times: int, hops: tuple[Hop, ...] | None
+    ) -> None:
+        """What may change does; a watermark that was named would be out of its bounds."""
+        config = replace(
+            self.ring.config, groups_per_batch=groups_per_batch, max_lag=max_lag, last=max(self.ring.accounts.checkpoint - 1 + more, 0),
+            engines=names(engines), watermark=0, queue=others, oversample=others, save_every=others,
+            hops=self.ring.config.hops if hops is None else hops,
+        )  # fmt: skip
+        self.ring.kill(config, times)
 
     @precondition(lambda self: not self.is_live())
     @rule(number=Pick)
@@ -159,15 +170,6 @@ class Schedules(RuleBasedStateMachine):
 
 def names(engines: int) -> tuple[str, ...]:
     return tuple(f"engine.{i}" for i in range(engines))
-
-
-def changed(ring: Ring, groups_per_batch: int, max_lag: int, more: int, engines: int) -> Config:
-    """What a resume may change; a watermark that was named would be out of its bounds."""
-    config = ring.config
-    return replace(
-        config, groups_per_batch=groups_per_batch, max_lag=max_lag, last=max(config.last, ring.accounts.checkpoint) + more,
-        engines=names(engines), watermark=0,
-    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
