@@ -148,9 +148,9 @@ class Accounts:
             self.due[due] = version
 
     def end_source(self) -> None:
-        """There is no prompt beyond those drawn so far, on whatever timeline."""
+        """There is no prompt beyond those drawn so far; told again on a shorter timeline, it means what it meant before."""
         drawn = max(self.prompts, default=self.origin.uid - 1) + 1
-        self.source_end = drawn if self.source_end is None else min(self.source_end, drawn)
+        self.source_end = drawn if self.source_end is None else max(self.source_end, drawn)
 
     def copy(self) -> Accounts:
         """One that can be taken back without this one."""
