@@ -43,7 +43,6 @@ def resume(config: Config, books: Books) -> State:
     _count(state, books, covered)
     rewind(state, records, checkpoint)
     cover_scored(state)
-    state.evaluated = max([state.covered_evaluation, *(row.version for row in state.scored)])
     state.covered.extend(row.uid for row in covered)
     state.write_journal()
     state.abandoned.extend(row.uid for row in covered)

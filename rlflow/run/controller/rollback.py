@@ -33,30 +33,29 @@ def trainer_down(state: State, event: TrainerDown) -> bool:
 def roll_back(state: State, why: str) -> None:
     """To the newest checkpoint by the rules of a resume; up to the bound."""
     if state.trainer_deaths >= state.config.trainer_restarts and not state.stops:
-        checkpoint = f"of version {state.checkpoint}" if state.checkpoint is not None else "that the run began with"
-        state.fail(
-            f"{why} (rolled back {state.trainer_deaths} times to the checkpoint {checkpoint}, "
-            f"trainer_restarts={state.config.trainer_restarts}). Weights up to version {state.published} died with it"
-        )
+        state.fail(_too_many(state, why))
         return
     delay = state.config.restart_delay * 2.0 ** min(state.trainer_deaths, 10)
     state.trainer_deaths += 1
     state.totals.rollbacks += 1
     _disarm_all(state)
-    groups = [*state.groups.values(), *state.uncovered]
-    live = dict(state.groups)
-    _undo_totals(state)
-    scored = _evaluations(state)
-    batches = _batches(state)
-    hops = tuple(hop.operator for hop in state.config.hops)
     _abort_running(state)
-    rewind(state, Records(groups=groups, batches=batches, evaluations=scored, hops=hops), state.saved)
-    state.evaluated = max([state.covered_evaluation, *(row.version for row in state.scored)])
+    _undo_totals(state)
+    live, records = state.groups, _records(state)
+    rewind(state, records, state.saved)
     _forget_rows(state, live)
     for engine in state.fleet:
         forget_weights(state, engine)
     if not state.stops:
         start_workers(state, delay)
+
+
+def _too_many(state: State, why: str) -> str:
+    checkpoint = f"of version {state.checkpoint}" if state.checkpoint is not None else "that the run began with"
+    return (
+        f"{why} (rolled back {state.trainer_deaths} times to the checkpoint {checkpoint}, "
+        f"trainer_restarts={state.config.trainer_restarts}). Weights up to version {state.published} died with it"
+    )
 
 
 def _disarm_all(state: State) -> None:
@@ -76,14 +75,16 @@ def _undo_totals(state: State) -> None:
     state.totals.dropped = +state.totals.dropped
 
 
-def _evaluations(state: State) -> list[EvaluationRow]:
+def _records(state: State) -> Records:
+    """All that the checkpoint does not cover."""
     under_way = [due for dues in state.evaluations.values() for due in dues]
-    return state.scored + [EvaluationRow(due, "due", state.timeline) for due in (*under_way, *state.evaluations_due)]
-
-
-def _batches(state: State) -> list[BatchRow]:
     formed = [*state.uncovered_batches, *([state.training] if state.training else []), *state.batches]
-    return [BatchRow(batch.id.timeline, batch.id.batch, "trained", batch.groups) for batch in formed]
+    return Records(
+        groups=[*state.groups.values(), *state.uncovered],
+        batches=[BatchRow(batch.id.timeline, batch.id.batch, "trained", batch.groups) for batch in formed],
+        evaluations=state.scored + [EvaluationRow(due, "due", state.timeline) for due in (*under_way, *state.evaluations_due)],
+        hops=tuple(hop.operator for hop in state.config.hops),
+    )
 
 
 def _abort_running(state: State) -> None:

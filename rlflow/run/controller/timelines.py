@@ -43,6 +43,7 @@ def rewind(state: State, records: Records, checkpoint: int) -> None:
     _undo_batches(state, records)
     state.journal_timeline()
     _make_evaluations_due(state, records)
+    state.evaluated = max([state.covered_evaluation, *(row.version for row in state.scored)])
 
 
 def what_is_kept(group: Group, *, checkpoint: int, attempt: int, same_hops: bool) -> Group | None:
