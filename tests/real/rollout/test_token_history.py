@@ -59,7 +59,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     worker = Embedded("engine", model=str(folder), max_new_tokens=TURN, capacity=8)
     drawn = worker._drawn
     monkeypatch.setattr(worker, "_drawn", lambda *how: msgspec.structs.replace(drawn(*how), ignore_eos=True))
-    with running_server(folder, tmp_path, "--weight-version", "0") as started:
+    with running_server(folder, tmp_path, "--weight-version", "0.0") as started:
         worker.open(Site(name="engine.rollout", rank=0, dp_size=1, run_dir=tmp_path, seed=5, rendezvous="", engine_url=started.url))
         yield worker
 

@@ -39,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def served(models: list[Path], tmp_path: Path) -> Iterator[Server]:
-    with running_server(models[0], tmp_path, "--weight-version", "0") as started:
+    with running_server(models[0], tmp_path, "--weight-version", "0.0") as started:
         yield started
 
 
@@ -70,7 +70,7 @@ def update(served: Server, models: list[Path], version: int, when: Callable[[int
     wait_for(lambda: when(served.load()["num_used_tokens"]), f"the middle of the turn before version {version}")
     served.client.pause("retract")
     served.client.begin_weight_update()
-    served.client.update_weights(bucket(weights_of(models[version])), weight_version=str(version))
+    served.client.update_weights(bucket(weights_of(models[version])), weight_version=f"0.{version}")
     served.client.end_weight_update()
     served.client.continue_generation()
 
