@@ -177,9 +177,9 @@ class _Writer:
 
     def _back(self, end: int) -> bool:
         """Take bytes from /dev/shm up to `end`; False if it is full."""
+        if end <= self._backed:
+            return True
         for goal in (min(max(end, self._backed + GROW), len(self._lane.memory)), end):
-            if goal <= self._backed:
-                return True
             try:
                 os.posix_fallocate(self._lane.fd, self._backed, goal - self._backed)
             except OSError as error:

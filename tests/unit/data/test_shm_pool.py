@@ -81,6 +81,15 @@ def test_stats_count_what_is_outstanding(pool: ShmPool) -> None:
     assert (pool.stats().keys, pool.stats().bytes, pool.stats().peak_bytes) == (0, 0, 3 * keys[0].nbytes)
 
 
+def test_bytes_that_are_free_again_are_taken_again(pool: ShmPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[int]()
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, start, length: taken.append(length))
+    monkeypatch.setattr("rlflow.data.pool.shm.GROW", 4096)
+    for _ in range(100):
+        pool.release([pool.put(tokens(5))])
+    assert taken == [4096]
+
+
 def test_a_put_that_fails_leaves_nothing_behind(pool: ShmPool, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
