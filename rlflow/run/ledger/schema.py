@@ -78,10 +78,10 @@ def create(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN; {steps}; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;")
 
 
-def check_version(connection: sqlite3.Connection, path: Path) -> int:
+def check_version(connection: sqlite3.Connection, path: Path, name: str = "main") -> int:
     """The version of the tables in a file. Raises LedgerError for what is no ledger, or one that only a newer rlflow reads."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute(f"PRAGMA {name}.application_id").fetchone()
+    (version,) = connection.execute(f"PRAGMA {name}.user_version").fetchone()
     if application != APPLICATION:
         raise LedgerError(f"{path} is no ledger of a run: it is an SQLite file of application {application:#x}")
     if version > VERSION:
@@ -92,13 +92,13 @@ def check_version(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def check_rows(connection: sqlite3.Connection, path: Path) -> None:
+def check_rows(connection: sqlite3.Connection, path: Path, name: str = "main") -> None:
     """Every page can be read and every row is sealed. Raises LedgerError that names the table and the row."""
-    faults = [fault for (fault,) in connection.execute("PRAGMA quick_check(3)") if fault != "ok"]
+    faults = [fault for (fault,) in connection.execute(f"PRAGMA {name}.quick_check(3)") if fault != "ok"]
     if faults:
         raise LedgerError(f"{path} is damaged: {'; '.join(faults)}")
-    for table, columns in _tables(connection):
-        for *values, found in connection.execute(f"SELECT {', '.join(columns)}, seal FROM {table}"):
+    for table, columns in _tables(connection, name):
+        for *values, found in connection.execute(f"SELECT {', '.join(columns)}, seal FROM {name}.{table}"):
             if seal(values) != found:
                 said = ", ".join(f"{name}={value!r}" for name, value in zip(columns, values, strict=True))
                 raise LedgerError(f"{path} is damaged: a row of table {table} is not the one that was written: {said}")
@@ -130,9 +130,9 @@ def _seal_all(connection: sqlite3.Connection) -> None:
         connection.executemany(f"INSERT INTO {table} ({names}, seal) VALUES ({marks})", [(*row, seal(row)) for row in rows])
 
 
-def _tables(connection: sqlite3.Connection) -> Iterable[tuple[str, list[str]]]:
-    """Each table and its columns but the seal."""
-    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
-    for name in names:
-        columns = [column for _, column, *_ in connection.execute(f"PRAGMA table_info({name})")]
-        yield name, [column for column in columns if column != "seal"]
+def _tables(connection: sqlite3.Connection, name: str = "main") -> Iterable[tuple[str, list[str]]]:
+    """Each table of the database attached under this name, and its columns but the seal."""
+    tables = [table for (table,) in connection.execute(f"SELECT name FROM {name}.sqlite_schema WHERE type = 'table' ORDER BY name")]
+    for table in tables:
+        columns = [column for _, column, *_ in connection.execute(f"PRAGMA {name}.table_info({table})")]
+        yield table, [column for column in columns if column != "seal"]

@@ -189,14 +189,22 @@ class Ledger:
 
 def read_books(folder: Path) -> Books:
     """What the ledger of a run holds now, whoever works on it. Raises LedgerError as ``Ledger.open``, and for an older version."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
+        return tables.load(connection)
+
+
+@contextmanager
+def reading(folder: Path, connection: sqlite3.Connection) -> Iterator[None]:
+    """The ledger of a run, as it is now and checked, attached to an empty database as `ledger`; nobody is kept from writing."""
     path = folder / FILE
     _must_exist(path)
-    with _named(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
+    with _named(path):
+        connection.execute("ATTACH ? AS ledger", (f"{path.resolve().as_uri()}?mode=ro",))
         connection.execute("BEGIN")
-        if schema.check_version(connection, path) < schema.VERSION:
+        if schema.check_version(connection, path, "ledger") < schema.VERSION:
             raise LedgerError(f"{path} was written by an older rlflow: `rlflow resume {folder}` brings it to this version")
-        schema.check_rows(connection, path)
-        return tables.load(connection)
+        schema.check_rows(connection, path, "ledger")
+    yield
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:

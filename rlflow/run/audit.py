@@ -1,0 +1,109 @@
+"""Nothing lost, doubled or skipped: the ledger of a run held against its history, by queries of their own.
+
+    ledger.sqlite ──attached──┐
+                              ├──▶ audit_rules.RULES ──▶ faults, each with its place
+    history.jsonl ──loaded────┘
+
+Every uid below the highest drawn is exactly one of: trained once on the surviving timeline, dropped with a reason, live, pending.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import LedgerError
+from . import rowfiles
+from .audit_rules import HISTORY, PENDING, RULES, SURVIVORS
+from .controller.ids import TrajectoryId
+from .ledger.history import Dropped, Line, Timeline, Trained, read_history
+from .ledger.store import reading
+from .ledger.tables import load_history
+
+AT_MOST = 5  # faults that are told of one rule
+
+
+@dataclass(frozen=True)
+class Fault:
+    rule: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """faults: empty if all is well. pending: intervals of uids below the highest drawn that are to be drawn next."""
+
+    faults: tuple[Fault, ...]
+    timelines: int = 0
+    batches: int = 0
+    trained: int = 0
+    dropped: int = 0
+    live: int = 0
+    pending: tuple[tuple[int, int], ...] = ()
+
+    def says(self) -> str:
+        """One line of counts, or one a fault."""
+        if self.faults:
+            return "\n".join(f"{fault.rule}: not so: {fault.place}" for fault in self.faults)
+        counts = f"{self.trained} prompts trained in {self.batches} batches, {self.dropped} dropped, {self.live} live"
+        pending = sum(stop - start for start, stop in self.pending)
+        return f"{counts}, {pending} to be drawn again, on {self.timelines} timelines: nothing lost, doubled or skipped"
+
+
+def audit(folder: Path, *, rows: bool = True) -> Audit:
+    """Check a run, one that goes on too. rows: also that the files of all landed trajectories are there, where the run keeps any."""
+    try:
+        with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
+            _load(connection, read_history(folder, *load_history(connection)))
+            _run(connection, SURVIVORS)
+            return _audited(connection, folder / "rows" if rows else None)
+    except LedgerError as error:
+        return Audit(faults=(Fault("the files can be read", str(error)),))
+
+
+def _run(connection: sqlite3.Connection, statements: str) -> None:
+    """One after the other, within the transaction that is open (`executescript` would end it)."""
+    for statement in statements.split(";"):
+        connection.execute(statement)
+
+
+def _load(connection: sqlite3.Connection, lines: list[Line]) -> None:
+    _run(connection, HISTORY)
+    for number, line in enumerate(lines, 1):
+        match line:
+            case Timeline(timeline, version, n, max_lag, policy):
+                connection.execute("INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?)", (number, timeline, version, n, max_lag, policy))
+            case Trained(timeline, batch, groups):
+                connection.executemany(
+                    "INSERT INTO trained VALUES (?, ?, ?, ?, ?, ?)", [(number, timeline, batch, *group) for group in groups]
+                )
+            case Dropped(timeline, version, uid, reason):
+                connection.execute("INSERT INTO dropped VALUES (?, ?, ?, ?, ?)", (number, timeline, version, uid, reason))
+
+
+def _audited(connection: sqlite3.Connection, rows: Path | None) -> Audit:
+    def count(query: str) -> int:
+        return int(connection.execute(f"SELECT count(*) FROM {query}").fetchone()[0])
+
+    faults = [Fault(rule, place) for rule, sql in RULES.items() for (place,) in connection.execute(f"{sql} LIMIT {AT_MOST}")]
+    if rows is not None and rows.is_dir():
+        faults += [Fault("landed rows are kept", f"{file} is missing") for file in _missing_files(connection, rows)]
+    return Audit(
+        faults=tuple(faults),
+        timelines=count("timeline"),
+        batches=count("(SELECT DISTINCT batch FROM survivor)"),
+        trained=count("survivor"),
+        dropped=count("done WHERE state = 'dropped'"),
+        live=count("ledger.groups WHERE state NOT IN ('trained', 'dropped')"),
+        pending=tuple(connection.execute(PENDING)),
+    )
+
+
+def _missing_files(connection: sqlite3.Connection, rows: Path) -> Iterator[Path]:
+    for uid, traj_uid, attempt in connection.execute("SELECT uid, traj_uid, attempt FROM ledger.trajectories WHERE state = 'landed'"):
+        file = rowfiles.trajectory_file(rows, TrajectoryId(uid, traj_uid, attempt))
+        if not file.exists():
+            yield file
