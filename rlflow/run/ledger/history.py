@@ -71,7 +71,7 @@ class History:
         self._dropped = {uid for uid, group in books.groups.items() if group.state == "dropped"}
         self._append(_missing(books, known))
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Sequence[Change]) -> None:
         """The lines of a transaction that is about to be committed; those that the ledger forgets with it are on the disk first."""
         lines: list[Line] = []
         for change in changes:
@@ -82,10 +82,10 @@ class History:
                 lines.append(_timeline(change))  # type: ignore[arg-type]
             elif kind is Finished or kind is Pending:
                 self._dropped.difference_update(change.uids)  # type: ignore[union-attr]
-                if kind is Finished:
-                    os.fsync(self._fd)
         if lines:
             self._append(lines)
+        if any(type(change) is Finished for change in changes):
+            os.fsync(self._fd)
 
     def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None:
         """A batch was trained; told before the event is decided."""
