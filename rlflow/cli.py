@@ -1,8 +1,9 @@
-"""rlflow run | runs | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
+"""rlflow run | runs | audit | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
 
 For example:
     rlflow run pipelines/grpo.py --prompts 32 --steps 50
     rlflow runs                             what has become of the runs in runs/
+    rlflow audit runs/NAME                  that nothing was lost, doubled or skipped in it
     rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
     rlflow explain pipelines/grpo.py        rlflow explain RLF202
     rlflow graph pipelines/grpo.py --mermaid
@@ -25,7 +26,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .commands import COMMANDS, Format, diff, runs, say_refused
+from .commands import COMMANDS, Format, audit, diff, runs, say_refused
 from .errors import RlflowError, UsageError
 from .flags import app_of, command_of, commands_of, invoke, options_of, with_flags
 from .language.diagnostic import CheckFailed
@@ -134,6 +135,7 @@ for _name, _body in COMMANDS.items():
     _files = "A.py[:NAME] B.py[:NAME]" if _name == "diff" else "FILE.py[:NAME]"
     app.command(_without_file(_name, _body), name=_name, usage=f"Usage: rlflow {_name} {_files} [--PARAM VALUE ...] [OPTIONS]")
 app.command(runs, name="runs")
+app.command(audit, name="audit")
 
 
 if __name__ == "__main__":

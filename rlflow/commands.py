@@ -262,4 +262,13 @@ def runs(
     return 0
 
 
+def audit(folder: Annotated[Path, Parameter(help="folder of the run")], /) -> int:
+    """Check that a run lost, doubled and skipped nothing: every prompt trained once, dropped with a reason, or live (1: not so)."""
+    from .run.audit import audit as audited
+
+    found = audited(folder)
+    print(found.says())
+    return 1 if found.faults else 0
+
+
 COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain, "graph": graph, "diff": diff}

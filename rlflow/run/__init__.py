@@ -10,4 +10,5 @@ site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py record.py runs.py report.py screen.py         what a run leaves, was told, what became of it, what it shows
 ledger/ rowfiles.py checkpoints.py                      what outlives a kill: what was decided, rows, weights
+audit.py audit_rules.py                                 nothing lost, doubled or skipped
 """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ledger_world import LedgerWorld
 
+from rlflow.cli import main
 from rlflow.run.audit import audit
 from rlflow.run.audit_rules import RULES
 from rlflow.run.controller.ids import Span
@@ -235,3 +236,16 @@ def test_rows_that_are_not_there_are_told(run: Path) -> None:
     (run / "rows").mkdir()
     assert audit(run).faults[0].place.endswith("rows/3/0.0.arrow is missing")
     assert audit(run, rows=False).faults == ()
+
+
+def test_the_command_says_what_is_not_so_and_exits_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(run)]) == 0
+    assert capsys.readouterr().out.endswith("nothing lost, doubled or skipped\n")
+    forge(run, "DELETE FROM groups WHERE uid = 7")
+    assert main(["audit", str(run)]) == 1
+    assert capsys.readouterr().out == "a trajectory belongs to a group: not so: trajectory 7.0.0\n"
+
+
+def test_a_folder_that_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "is no folder of a run" in capsys.readouterr().out
