@@ -1,8 +1,8 @@
-"""rlflow run | runs | audit | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
+"""rlflow run | resume | runs | audit | check | explain | graph | diff: the parameters of a pipeline are flags, made from its signature.
 
 For example:
     rlflow run pipelines/grpo.py --prompts 32 --steps 50
-    rlflow runs                             what has become of the runs in runs/
+    rlflow runs                             rlflow resume runs/NAME --steps 100
     rlflow audit runs/NAME                  that nothing was lost, doubled or skipped in it
     rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
     rlflow explain pipelines/grpo.py        rlflow explain RLF202
@@ -10,7 +10,7 @@ For example:
     rlflow diff pipelines/grpo.py pipelines/grpo.py --a.kl 0 --b.kl 0.1
 
 A file that holds several pipelines is told FILE.py:NAME.
-Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refused the pipeline.
+Exit codes: 0 fine, 1 the run failed, 2 a wrong command line, 3 the check refused the pipeline, or a resume did one that has changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .commands import COMMANDS, Format, audit, diff, runs, say_refused
+from .commands import COMMANDS, Format, audit, diff, resume, runs, say_refused
 from .errors import RlflowError, UsageError
 from .flags import app_of, command_of, commands_of, invoke, options_of, with_flags
 from .language.diagnostic import CheckFailed
+from .resumed import pipeline_of
 
+FILES = {"diff": ("A.py", "B.py"), "resume": ("RUN",)}  # what a command begins with, unless that is FILE.py
 CODE = re.compile(r"RLF\d+", re.IGNORECASE)
 app = App(
     name="rlflow",
@@ -64,12 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    """A command with a pipeline file gets the flags of that pipeline; anything else is help, or a mistake."""
+    """A command with a pipeline file, or the run of one, gets the flags of that pipeline; anything else is help, or a mistake."""
     if len(argv) > 1 and argv[0] in COMMANDS and not argv[1].startswith("-"):
         if argv[0] == "explain" and CODE.fullmatch(argv[1]):
             return _explain_code(argv[1].upper(), argv[2:])
         if argv[0] == "diff":
             return _with_two(argv[1:])
+        if argv[0] == "resume":
+            return _with_run(argv[1], argv[2:])
         return _with_pipeline(argv[0], argv[1], argv[2:])
     return invoke(app, argv)
 
@@ -81,8 +85,14 @@ def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
         if name != "check":
             raise
         return say_refused(file.partition(":")[2] or Path(file).stem, refused, _format_in(flags))
-    one = app_of(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", with_flags(COMMANDS[name], {"": command}))
+    reserved = [option.name for option in options_of(resume)] if name == "run" else []  # a run that starts can be resumed
+    one = app_of(f"rlflow {name} {file}", COMMANDS[name].__doc__ or "", with_flags(COMMANDS[name], {"": command}, reserved))
     return invoke(one, flags)
+
+
+def _with_run(run: str, flags: list[str]) -> int:
+    with pipeline_of(run) as command:
+        return invoke(app_of(f"rlflow resume {run}", resume.__doc__ or "", with_flags(resume, {"": command})), flags)
 
 
 def _with_two(argv: list[str]) -> int:
@@ -113,12 +123,14 @@ def _explain_code(code: str, flags: list[str]) -> int:
 
 def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:
     """What a command is where no pipeline is named yet: its help, and what is wrong with the command line."""
-    files = ("A.py", "B.py") if name == "diff" else ("FILE.py",)
+    files = FILES.get(name, ("FILE.py",))
+    what = "run" if name == "resume" else "pipeline"
 
     def call(*_: object, **__: object) -> None:
-        raise UsageError(f"say first which pipeline: rlflow {name} {' '.join(files)} [flags]")
+        raise UsageError(f"say first which {what}: rlflow {name} {' '.join(files)} [flags]")
 
-    about = f"{{}}, or {{}}:NAME where a file has several pipelines; its parameters are flags too: rlflow {name} {' '.join(files)} --help"
+    about = "{}, or {}:NAME where a file has several pipelines" if what == "pipeline" else "the run's folder, or its name in runs/"
+    about += f"; its parameters are flags too: rlflow {name} {' '.join(files)} --help"
     described = [Annotated[str, Parameter(help=about.format(file, file), show_default=False)] for file in files]
     positional = [
         inspect.Parameter(file.partition(".")[0].lower(), inspect.Parameter.POSITIONAL_ONLY, annotation=annotation, default="")
@@ -132,7 +144,7 @@ def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:
 
 
 for _name, _body in COMMANDS.items():
-    _files = "A.py[:NAME] B.py[:NAME]" if _name == "diff" else "FILE.py[:NAME]"
+    _files = " ".join(file + "[:NAME]" * file.endswith(".py") for file in FILES.get(_name, ("FILE.py",)))
     app.command(_without_file(_name, _body), name=_name, usage=f"Usage: rlflow {_name} {_files} [--PARAM VALUE ...] [OPTIONS]")
 app.command(runs, name="runs")
 app.command(audit, name="audit")

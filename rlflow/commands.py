@@ -1,6 +1,7 @@
 """What each command does, once its pipeline and its flags are known. Keyword-only parameters are the command's own flags.
 
 run       check, then the loop for real
+resume    the same run again, from its newest checkpoint
 check     what is wrong with the pipeline, for a person or for machines
 explain   where its fields are made, read, sent and freed
 graph     the same as a drawing
@@ -10,8 +11,10 @@ runs      what has become of the runs in a folder
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +30,7 @@ from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
+from .resumed import Resumed, difference
 
 if TYPE_CHECKING:
     from .run.report import View
@@ -76,17 +80,59 @@ def run(
     )  # fmt: skip
     _say_replaced(plan)
     told = command.as_told(parameters, swap)
+    return _performed(plan, steps, debug, lambda screen: run_plan(plan, options, screen, command.modules, told))
+
+
+def resume(
+    command: Resumed,
+    parameters: dict[str, Any],
+    *,
+    accept: Annotated[bool, Parameter(negative=(), help="go on with the pipeline as it is now, although it has changed")] = False,
+    swap: Swap = (),
+    steps: Annotated[int | None, Parameter(help="batches to train in all; default: as before")] = None,
+    save_every: Annotated[int | None, Parameter(help="steps between two checkpoints; default: as before")] = None,
+    watermark: Annotated[int | None, Parameter(help="most trajectories in flight; default: as before")] = None,
+    queue: Annotated[int | None, Parameter(help="batches formed ahead of the one in training; default: as before")] = None,
+    oversample: Annotated[int | None, Parameter(help="prompts sampled beyond those of the batches; default: as before")] = None,
+    epochs: Annotated[int | None, Parameter(help="how often the data is gone through; default: as before")] = None,
+    remainder: Annotated[
+        Literal["short", "drop"] | None, Parameter(help="the last prompts, fewer than a batch; default: as before")
+    ] = None,
+    pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory; default: as before")] = None,
+    debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
+) -> int:
+    """Go on with a run from its newest checkpoint, whatever ended it. Its flags are as before, but for those that are given now.
+
+    The pipeline is traced again. What has changed in its file since is shown, and refused without --accept (exit code 3); what flags
+    change now is shown, and meant. Relative paths are those of the folder that the run was started in.
+    """
+    from .run.session import resume as resume_run
+
+    given: dict[str, Any] = {
+        "steps": steps, "save_every": save_every, "watermark": watermark, "queue": queue, "oversample": oversample, "epochs": epochs,
+        "remainder": remainder, "pool_mb": pool_mb,
+    }  # fmt: skip
+    options = dataclasses.replace(command.record.run, **{name: value for name, value in given.items() if value is not None})
+    if (nothing_left := command.nothing_left(options)) is not None:
+        print(nothing_left)
+        return 0
+    if (changed := command.changed_since()) and not accept:
+        print(f"{changed}\n\n{command.way_to_accept}", file=sys.stderr)
+        return 3
+    plan, told = command.plan_now(parameters, swap, options)
+    if meant := difference(command.plan_before, plan, (command.run_name, "now")):
+        print(meant, end="\n\n", flush=True)
     return _performed(
         plan,
-        steps,
+        options.steps,
         debug,
-        lambda screen: run_plan(plan, options, screen, command.modules, told),
-        lambda outcome: command.how_to_go_on(plan, parameters, swap, outcome.run_dir, outcome.checkpoint),
+        lambda screen: resume_run(plan, options, screen, command.folder, command.modules, told),
+        command.run_name,
     )
 
 
-def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcome], way_on: Callable[[Outcome], str]) -> int:
-    """A run with its screen, to its end, and what is said about that."""
+def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcome], run_name: str | None = None) -> int:
+    """A run with its screen, to its end, and what is said about that. run_name: as a person names it; default: its path from here."""
     from rich.console import Console
 
     from .run.screen import LiveScreen, PlainScreen
@@ -102,12 +148,19 @@ def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcom
     except OSError as error:
         raise RlflowError(f"the run ended: {error}") from error
     if outcome.ended == "failed":
-        print(f"rlflow: the run failed: {outcome.why}\n{way_on(outcome)}", file=sys.stderr)
+        way_on = how_to_go_on(outcome.run_dir, outcome.checkpoint, run_name or os.path.relpath(outcome.run_dir))
+        print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
         return 1
     reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
     print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
     print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
     return 0
+
+
+def how_to_go_on(run_dir: Path, checkpoint: Path | None, run_name: str) -> str:
+    """What a person can do after a failed run."""
+    where = f"from {checkpoint.name}" if checkpoint else "from its start, as no checkpoint was written"
+    return f"what was printed: {run_dir / 'logs'}\nto go on {where}:\n  rlflow resume {shlex.quote(run_name)}"
 
 
 def check(
@@ -271,4 +324,4 @@ def audit(folder: Annotated[Path, Parameter(help="folder of the run")], /) -> in
     return 1 if found.faults else 0
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"run": run, "check": check, "explain": explain, "graph": graph, "diff": diff}
+COMMANDS: dict[str, Callable[..., int]] = {"run": run, "resume": resume, "check": check, "explain": explain, "graph": graph, "diff": diff}

@@ -7,7 +7,7 @@ import inspect
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,23 +75,6 @@ class Command:
         flags = [token for name, value in given.items() for token in _tokens(name, value, self.refs)]
         return shlex.join([self.file, *flags, *(token for one in swap for token in ("--swap", one))])
 
-    def how_to_go_on(self, plan: Plan, given: Mapping[str, Any], swap: Sequence[str], run_dir: Path, checkpoint: Path | None) -> str:
-        """What a person can do after a failed run: the same command, from the last checkpoint. given, swap: as this run was told."""
-        lines = [f"what was printed: {run_dir / 'logs'}"]
-        if checkpoint is None:
-            return "\n".join([*lines, "no checkpoint was written yet: start the run again"])
-        models: dict[str, Any] = {}
-        for feedback in plan.graph.feedbacks:
-            worker = plan.graph.workers[feedback.owner].name
-            name = f"{worker}_model" if f"{worker}_model" in self.parameters else "model"
-            if name in self.parameters:
-                models.setdefault(name, checkpoint / worker)
-        if not models:
-            return "\n".join([*lines, f"the last checkpoint: {checkpoint}"])
-        again = f"rlflow run {self.told(dict(given) | models, swap)}"
-        lines.append("to go on from the weights of the last checkpoint (with a new optimizer and from the start of the data):")
-        return "\n".join([*lines, f"  {again}"])
-
     def as_told(self, given: Mapping[str, Any], swap: Sequence[str]) -> Told:
         """The same, to be read again."""
         flags = tuple(token for name, value in given.items() for token in _tokens(name, value, self.refs))
@@ -146,15 +129,16 @@ def invoke(one: App, tokens: Sequence[str]) -> int:
     return int(one(tokens, exit_on_error=False, print_error=False, result_action="return_value") or 0)
 
 
-def with_flags(body: Callable[..., int], commands: Mapping[str, Command]) -> Callable[..., int]:
+def with_flags(body: Callable[..., int], commands: Mapping[str, Command], reserved: Collection[str] = ()) -> Callable[..., int]:
     """`body(command, parameters, ..., *, options)` with the pipelines' parameters and its own options as flags.
 
     commands: by what the flags of their parameters begin with; `{"": grpo}` is `--kl`, `{"a": grpo, "b": ppo}` is `--a.kl` and `--b.kl`.
+    reserved: names of options of other commands that take the same parameters.
     Raises UsageError where a parameter has the name of an option.
     """
     options = options_of(body)
     for command in (command for prefix, command in commands.items() if not prefix):
-        if clash := sorted(command.parameters.keys() & {p.name.rstrip("_") for p in options}):
+        if clash := sorted(command.parameters.keys() & {*reserved, *(p.name.rstrip("_") for p in options)}):
             raise UsageError(f"{command.file}: the pipeline's parameter `{clash[0]}` has the name of an option of rlflow: rename it")
     flags = [_flag(p, prefix, command.refs) for prefix, command in commands.items() for p in command.parameters.values()]
 

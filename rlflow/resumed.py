@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,12 @@ from .compile.ir import Graph
 from .compile.plan import Plan
 from .errors import UsageError
 from .flags import Command, command_of, parsed
-from .run.record import Record, Told
+from .run.ledger import read_books
+from .run.record import Ended, Options, Record, Told, plan_file
+from .run.runs import checkpoint_of
 from .show.diff import as_text, diff
 
 UNTRACED = ("at", "via", "declaration", "ignores")  # where things stand in a file
-PLAN = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ class Resumed(Command):
     """The pipeline of a run, with the flags that it was given."""
 
     folder: Path
+    run_name: str  # of the run, as a person names it
     record: Record
     told_before: Told
     before: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -45,6 +48,43 @@ class Resumed(Command):
         """Of the pipeline; a default is what the run was given."""
         return {name: p.replace(default=self.before.get(name, p.default)) for name, p in super().parameters.items()}
 
+    @functools.cached_property
+    def plan_before(self) -> Plan:
+        """What the run ran. Raises UsageError where that cannot be read."""
+        return plan_of(plan_file(self.folder, max(read_books(self.folder).timelines, default=-1)))
+
+    def changed_since(self) -> str:
+        """What has changed in the pipeline since, its flags being the same; empty: nothing. Raises CheckFailed where it is refused now."""
+        now = self._plan(self.before, self.told_before.swap, self.record.run)
+        return difference(self.plan_before, now, (self.run_name, self.file))
+
+    def plan_now(self, parameters: Mapping[str, Any], swap: Sequence[str], options: Options) -> tuple[Plan, Told]:
+        """The plan with what is given now, and how it is told to the next resume. Raises CheckFailed."""
+        given, swaps = {**self.before, **parameters}, swapped(self.told_before.swap, swap)
+        return self._plan(given, swaps, options), self.as_told(given, swaps)
+
+    def _plan(self, given: dict[str, Any], swap: Sequence[str], run: Options) -> Plan:
+        return self.plan(given, swap, watermark=run.watermark, queue=run.queue, oversample=run.oversample)
+
+    def nothing_left(self, options: Options) -> str | None:
+        """Why the run does not go on, and what would make it; None: it does. Raises LedgerError."""
+        version, before = checkpoint_of(read_books(self.folder)), self.record.run
+        ended = Ended.read(self.folder)
+        is_over = ended is not None and ended.ended == "done" and (options.steps, options.epochs) == (before.steps, before.epochs)
+        if not is_over and version < options.steps:
+            return None
+        more = 2 * max(before.steps, options.steps, version)
+        again = f"rlflow resume {shlex.quote(self.run_name)} --steps {more}"
+        return f"{self.run_name} is done at version {version}; to go on, give it more steps: {again}"
+
+    @property
+    def way_to_accept(self) -> str:
+        """What is said of a pipeline that has changed."""
+        return (
+            f"rlflow: this is not the pipeline that {self.run_name} was started with\n"
+            f"   = help: put {self.file} back as it was, or go on with what it is now: rlflow resume {shlex.quote(self.run_name)} --accept"
+        )
+
 
 def folder_of(run: str, root: Path = Path("runs")) -> Path:
     """Of a run, by its path or by its name in `runs/`."""
@@ -53,11 +93,13 @@ def folder_of(run: str, root: Path = Path("runs")) -> Path:
 
 
 @contextmanager
-def pipeline_of(folder: Path) -> Iterator[Resumed]:
-    """The pipeline of a run; relative paths and modules are meanwhile those of the folder that it was started in.
+def pipeline_of(run: str) -> Iterator[Resumed]:
+    """The pipeline of a run, by its path or by its name in `runs/`.
 
+    Relative paths and modules are meanwhile those of the folder that it was started in.
     Raises UsageError for what is no run, and for a pipeline that is gone or does not take its flags any more.
     """
+    folder = folder_of(run)
     record = Record.read(folder)
     told = record.told
     if told is None:
@@ -73,7 +115,7 @@ def pipeline_of(folder: Path) -> Iterator[Resumed]:
         command = command_of(f"{os.path.relpath(told.file)}:{told.pipeline}")
         yield Resumed(
             command.file, command.pipeline, command.modules, command.refs,
-            folder=folder, record=record, told_before=told, before=_before(command, told, folder),
+            folder=folder, run_name=run, record=record, told_before=told, before=_before(command, told, folder),
         )  # fmt: skip
     finally:
         os.chdir(here)
@@ -92,12 +134,12 @@ def swapped(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
     return tuple(({one.partition("=")[0]: one for one in before} | {one.partition("=")[0]: one for one in now}).values())
 
 
-def plan_of(folder: Path) -> Plan:
-    """What the run runs. Raises UsageError where that cannot be read."""
+def plan_of(file: Path) -> Plan:
+    """What a run ran. Raises UsageError where that cannot be read."""
     try:
-        return Plan.from_json((folder / PLAN).read_bytes())
+        return Plan.from_json(file.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{folder / PLAN} cannot be read: {error}") from None
+        raise UsageError(f"{file} cannot be read: {error}") from None
 
 
 def difference(before: Plan, now: Plan, names: tuple[str, str]) -> str:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from ..compile.ir import Node
@@ -27,11 +28,12 @@ from .calls import BACKSTOP
 from .controller import events as ev
 from .controller.decide import decide
 from .controller.ids import EvaluationId
-from .controller.journal import Change
+from .controller.journal import Change, TimelineRow
 from .controller.state import State
 from .controller.training import has_nothing_to_train
 from .controller.waits import WaitKind
 from .graph import GraphView
+from .ready import Landed
 from .report import Report
 from .sampling import DEATH_SECONDS, Sampling
 from .staff import Staff
@@ -42,6 +44,8 @@ class Ledger(Protocol):
     """What outlives the controller."""
 
     def commit(self, journal: Sequence[Change]) -> None: ...
+
+    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None: ...
 
 
 class Loop:
@@ -111,6 +115,9 @@ class Loop:
     def _commit(self) -> None:
         if self.state.journal:
             self.ledger.commit(self.state.journal)
+        for change in self.state.journal:
+            if isinstance(change, TimelineRow):
+                self.report.timeline(change.timeline, change.version)
 
     async def _watch(self) -> None:
         """Where nothing happens for long, say who waits for whom."""
@@ -284,7 +291,15 @@ class Loop:
         held, waiting = self.blocks.outstanding, self.sampling.ready.nbytes
         assert held == waiting, f"after batch {batch.batch} the pool holds {held} bytes, {waiting} of live groups: a block was not freed"
         self.report.trained(batch.batch, self.state, scope.landed, result, time.monotonic() - start)
+        self.ledger.trained(batch.timeline, batch.batch, self._trained_groups(uids, scope.landed))
         self.tell(ev.Trained(batch))
+
+    def _trained_groups(self, uids: Iterable[int], landed: Iterable[Landed]) -> list[tuple[int, int, int]]:
+        """(uid, trajectories whose rows were trained, oldest version that sampled a token of them)."""
+        counts = Counter(trajectory.uid for trajectory in landed)
+        groups = {uid: self.state.groups[uid].trajectories for uid in uids if uid in self.state.groups}  # a rollback may have been faster
+        oldest = {uid: min((span.version for t in trajectories for span in t.spans), default=-1) for uid, trajectories in groups.items()}
+        return [(uid, counts[uid], oldest.get(uid, -1)) for uid in uids]
 
     async def _scope(self, action: ev.Train, failed: dict[int, str]) -> BatchScope:
         """The batch scope of what is left of a batch, its rows in the pool. Raises GroupsFailed for groups whose rows are lost."""

@@ -17,6 +17,7 @@ import msgspec
 from ..errors import UsageError
 
 FILE = "parameters.json"
+PLAN = "plan.json"
 ENDED = "ended.json"
 
 
@@ -79,11 +80,32 @@ class Record:
             raise UsageError(f"{path} is not what a run writes: {error}") from error
 
 
+def plan_file(folder: Path, timeline: int) -> Path:
+    """Where the plan of a timeline lies, the newest that the ledger knows: a later one may have been killed before it began."""
+    before = folder / f"plan-before-{timeline + 1}.json"
+    return before if before.exists() else folder / PLAN
+
+
+def replace_plan(folder: Path, timeline: int, plan: bytes) -> None:
+    """Keep the plan of the timelines up to this one, where the next one has another: plan.json is then to be written."""
+    old = plan_file(folder, timeline)
+    if old.name == PLAN and old.read_bytes() != plan:
+        old.rename(folder / f"plan-before-{timeline + 1}.json")
+
+
 class Ended(msgspec.Struct, frozen=True):
     """ended.json: how the run ended."""
 
     ended: Literal["done", "stopped", "failed"]
     why: str
+
+    @staticmethod
+    def read(folder: Path) -> Ended | None:
+        """None: it runs, or it was killed."""
+        try:
+            return msgspec.json.decode((folder / ENDED).read_bytes(), type=Ended)
+        except OSError:
+            return None
 
 
 def _decoded(kind: type, value: Any) -> Any:

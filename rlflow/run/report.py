@@ -4,6 +4,7 @@ measured, took             between two steps: numbers and seconds of what happen
 trained                    one step is done: a line {"kind": "step", ...}
 stalled                    nothing has happened for long: a line {"kind": "stalled", ...}
 evaluated                  a line {"kind": "held_out", ...}
+timeline                   a line {"kind": "timeline", ...}: at the start, a rollback, a resume
 """
 
 from __future__ import annotations
@@ -86,6 +87,13 @@ class Report:
         self.blocks.reset_peak()
         self.run_dir.metric(line)
         self.screen.step(line)
+
+    def timeline(self, timeline: int, version: int) -> None:
+        """Steps beyond this version that stand above are of weights that were lost."""
+        at = round(time.monotonic() - self.started, 3)
+        self.run_dir.metric({"kind": "timeline", "timeline": timeline, "version": version, "time": at})
+        if timeline:
+            self.screen.note(f"going on from version {version} (timeline {timeline})")
 
     def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
         at = round(time.monotonic() - self.started, 3)

@@ -1,7 +1,7 @@
 """The folder of a run.
 
 runs/NAME/
-  plan.json          the checked graph
+  plan.json          the checked graph; plan-before-3.json: that of the timelines before 3, where it was another
   parameters.json    every parameter of the pipeline and every option of the run, as resolved and as told: enough to resume
   metrics.jsonl      one line a step, one a held-out evaluation
   model/             the tiny model, when the run made one

@@ -17,7 +17,7 @@ import msgspec
 from ..errors import LedgerError, UsageError
 from .controller.books import Books
 from .ledger import holder, read_books
-from .record import ENDED, FILE, Ended, Record
+from .record import FILE, Ended, Record
 
 TAIL = 1 << 20  # bytes of metrics.jsonl in which the last evaluation is looked for
 COLUMNS = ("run", "pipeline", "state", "version", "resumes at", "held-out", "last sign of life")
@@ -62,7 +62,7 @@ def summary(folder: Path, now: float) -> Summary:
 
 
 def _summary(folder: Path, now: float) -> Summary:
-    record, pid, ended, books = Record.read(folder), holder(folder), _ended(folder), _books(folder)
+    record, pid, ended, books = Record.read(folder), holder(folder), Ended.read(folder), _books(folder)
     written = [folder / name for name in ("metrics.jsonl", FILE) if (folder / name).exists()]
     state = "running" if pid is not None else "killed" if ended is None else ended.ended
     return Summary(
@@ -125,13 +125,6 @@ def _ago(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _ended(folder: Path) -> Ended | None:
-    try:
-        return msgspec.json.decode((folder / ENDED).read_bytes(), type=Ended)
-    except OSError:
-        return None
 
 
 def _books(folder: Path) -> Books | str:

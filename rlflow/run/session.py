@@ -31,7 +31,7 @@ from .graph import GraphView
 from .launch import Fleet
 from .ledger import Ledger
 from .loop import Loop
-from .record import ENDED, FILE, Ended, Options, Record, Told
+from .record import ENDED, FILE, PLAN, Ended, Options, Record, Told, plan_file, replace_plan
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings
@@ -85,12 +85,14 @@ def resume(
     config = schedule(view, options)
     with closing(Ledger.open(folder)) as ledger:
         books = ledger.load()
-        if GraphView(Plan.from_json((folder / "plan.json").read_bytes())).plan_id != view.plan_id:
+        newest = max(books.timelines, default=-1)
+        if GraphView(Plan.from_json(plan_file(folder, newest).read_bytes())).plan_id != view.plan_id:
             books.trajectories.clear()
         state = resumed(config, books)
         run_dir = RunDir.reopen(folder)
         try:
             run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
+            replace_plan(folder, newest, view.plan.to_json())
             (folder / ENDED).unlink(missing_ok=True)
             return _go(_Session(view, run_dir, options, screen, modules, state, ledger))
         finally:
@@ -141,7 +143,7 @@ class _Session:
     ) -> None:
         self.view, self.run_dir, self.options, self.screen, self.modules = view, run_dir, options, screen, modules
         self.state, self.ledger = state, ledger
-        self.plan_path = run_dir.write("plan.json", view.plan.to_json())
+        self.plan_path = run_dir.write(PLAN, view.plan.to_json())
         self.loop: Loop | None = None
         self.fleet: Fleet | None = None
         self.stops = 0

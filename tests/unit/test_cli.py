@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from cyclopts import Parameter
 
 from rlflow.cli import main
 from rlflow.commands import COMMANDS
 from rlflow.flags import options_of
+from rlflow.run.record import Options, Record, Told
 
 GRPO = str(Path(__file__).parents[2] / "pipelines" / "grpo.py")
 
@@ -148,8 +150,10 @@ def test_a_command_is_written_as_it_was_given(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [GRPO, GRPO] if name == "diff" else [GRPO]
+def test_help_shows_every_flag_of_a_command(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [GRPO, GRPO] if name == "diff" else [str(tmp_path)] if name == "resume" else [GRPO]
+    record = Record(pipeline={}, run=Options(), told=Told(cwd=str(tmp_path), file=GRPO, pipeline="grpo"))
+    (tmp_path / "parameters.json").write_bytes(msgspec.json.encode(record, enc_hook=str))
     for argv in ([name, "--help"], [name, *files, "--help"]):
         assert main(argv) == 0
         shown = capsys.readouterr().out

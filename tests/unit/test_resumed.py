@@ -14,7 +14,7 @@ from rlflow.compile.plan import Plan
 from rlflow.errors import UsageError
 from rlflow.flags import command_of, commands_of
 from rlflow.resumed import difference, folder_of, pipeline_of, plan_of, swapped
-from rlflow.run.record import Options, Record, Told
+from rlflow.run.record import Options, Record, Told, plan_file, replace_plan
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo.py"
 FLAGS = {"prompts": 4, "advantage": rloo, "kl": -0.5}
@@ -35,7 +35,7 @@ def run_of(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_run_gives_back_its_pipeline_with_the_flags_it_had(run_of: Callable[..., Path]) -> None:
-    with pipeline_of(run_of(GRPO, FLAGS, ("grpo=operators.advantage:rloo",))) as found:
+    with pipeline_of(str(run_of(GRPO, FLAGS, ("grpo=operators.advantage:rloo",)))) as found:
         assert found.before == FLAGS
         assert found.record.run.steps == 7
         assert found.told_before.swap == ("grpo=operators.advantage:rloo",)
@@ -47,7 +47,7 @@ def test_relative_paths_are_those_of_the_folder_it_was_started_in(
 ) -> None:
     folder = run_of(GRPO, {})
     monkeypatch.chdir(tmp_path)
-    with pipeline_of(folder):
+    with pipeline_of(str(folder)):
         assert Path.cwd() != tmp_path
     assert Path.cwd() == tmp_path
 
@@ -57,7 +57,7 @@ def test_what_is_gone_is_named(run_of: Callable[..., Path], tmp_path: Path) -> N
     file.write_text("from rlflow import pipeline\n\n\n@pipeline\ndef gone_h() -> None: ...\n")
     folder = run_of(file, {})
     file.unlink()
-    with pytest.raises(UsageError, match=f"{folder} runs `gone_h` of {file}, which is gone: put it back"), pipeline_of(folder):
+    with pytest.raises(UsageError, match=f"{folder} runs `gone_h` of {file}, which is gone: put it back"), pipeline_of(str(folder)):
         pass
 
 
@@ -68,7 +68,7 @@ def test_a_flag_that_the_pipeline_does_not_take_any_more_is_named(run_of: Callab
     told = Told(cwd=record.told.cwd, file=record.told.file, pipeline="grpo", flags=("--promts", "4"))
     (folder / "parameters.json").write_bytes(msgspec.json.encode(Record(pipeline={}, run=record.run, told=told), enc_hook=str))
     said = r"was started with --promts 4, which `grpo` of .* does not take any more: Unknown option: --promts\. Did you mean --prompts\?"
-    with pytest.raises(UsageError, match=said), pipeline_of(folder):
+    with pytest.raises(UsageError, match=said), pipeline_of(str(folder)):
         pass
 
 
@@ -92,7 +92,7 @@ def test_a_swap_of_the_same_name_takes_the_place_of_the_first() -> None:
 def test_a_plan_read_back_differs_from_the_same_pipeline_in_nothing(tmp_path: Path) -> None:
     command = command_of(str(GRPO))
     (tmp_path / "plan.json").write_bytes(command.plan(FLAGS).to_json())
-    assert difference(plan_of(tmp_path), command.plan(FLAGS), ("then", "now")) == ""
+    assert difference(plan_of(tmp_path / "plan.json"), command.plan(FLAGS), ("then", "now")) == ""
 
 
 def plans_of(folder: Path, name: str, old: str, new: str) -> tuple[Plan, Plan]:
@@ -125,3 +125,14 @@ def test_a_difference_that_no_table_shows_is_shown_by_its_place() -> None:
     other = msgspec.structs.replace(node, order=(*node.order, "more"))
     graph = msgspec.structs.replace(plan.graph, nodes=(other, *plan.graph.nodes[1:]))
     assert "nodes.0.order: [" in difference(plan, msgspec.structs.replace(plan, graph=graph), ("then", "now"))
+
+
+def test_a_plan_of_a_timeline_that_never_began_is_not_what_the_run_ran(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_bytes(b"first")
+    replace_plan(tmp_path, 0, b"first")
+    assert plan_file(tmp_path, 0) == tmp_path / "plan.json"
+    for plan in (b"second", b"third"):  # killed before timeline 1 began, twice
+        replace_plan(tmp_path, 0, plan)
+        (tmp_path / "plan.json").write_bytes(plan)
+        assert plan_file(tmp_path, 0).read_bytes() == b"first"
+    assert plan_file(tmp_path, 1).read_bytes() == b"third"

@@ -147,6 +147,8 @@ class Kept(Books):
     def commit(self, changes: Sequence[Change]) -> None:
         self.apply(changes)
 
+    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None: ...
+
 
 class Silent:
     """Keeps the peak of the pool in each step."""
