@@ -25,6 +25,8 @@ from rlflow.run.controller.decide import decide
 from rlflow.run.controller.ids import BatchId, Span, TrajectoryId
 from rlflow.run.controller.state import Config, State
 
+ROUNDING = 1e-6  # of a token: what float sums of seconds may be off
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:
@@ -127,7 +129,7 @@ class _Engine:
         """New weights: what runs goes on with them, from the token it has come to."""
         self.version, self.paused = version, False
         for one in self.running.values():
-            come_to = min(math.ceil(self.steps - one.began), one.length - 1)
+            come_to = min(math.ceil(self.steps - one.began - ROUNDING), one.length - 1)
             if one.spans[-1][1] >= come_to:
                 one.spans.pop()
             one.spans.append((version, come_to))
