@@ -204,6 +204,8 @@ def reading(folder: Path, connection: sqlite3.Connection) -> Iterator[None]:
         if schema.check_version(connection, path, "ledger") < schema.VERSION:
             raise LedgerError(f"{path} was written by an older rlflow: `rlflow resume {folder}` brings it to this version")
         schema.check_rows(connection, path, "ledger")
+        for table, columns in tables.COLUMNS.items():  # their names may be damaged too
+            connection.execute(f"SELECT {', '.join(columns)} FROM ledger.{table} LIMIT 0")
     yield
 
 

@@ -59,8 +59,8 @@ def trained(uid: int) -> GroupRow:
     return GroupRow(uid, 0, "trained", 0, 0, 0, 0)
 
 
-@given(seed=st.integers(0, 2**32), base=st.sampled_from(BASES), transactions=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), base=st.sampled_from(BASES), transactions=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
 def test_it_loads_what_the_books_hold_after_any_journals(
     tmp_path_factory: pytest.TempPathFactory, seed: int, base: int, transactions: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_finished_groups_become_intervals_and_counts(ledger: Ledger, tmp_path: P
 
 
 def test_the_ledger_does_not_grow_with_the_groups_it_has_finished(ledger: Ledger, tmp_path: Path) -> None:
-    for batch in range(3000):
+    for batch in range(800):
         ledger.commit(
             [trained(batch), TrajectoryRow(batch, 0, 0, 0, "landed", "engine", 1, (), 0), BatchRow(0, batch, "trained", (batch,))]
         )
@@ -249,14 +249,13 @@ def test_no_flipped_bit_is_read_as_another_ledger(tmp_path: Path) -> None:
     path = closed_ledger(tmp_path, [GROUP, LANDED, BatchRow(0, 1, "trained", (1, 2)), Counters(0, 1, 2, 3)])
     books, good = read_books(tmp_path), path.read_bytes()
     rng, refused = random.Random(0), 0
-    for _ in range(300):
-        at = rng.randrange(len(good))
+    for at in (*range(0, 1024, 4), *(rng.randrange(len(good)) for _ in range(300))):  # all of the page with the schema's root
         path.write_bytes(good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1 :])
         try:
             assert read_books(tmp_path) == books
         except LedgerError:
             refused += 1
-    assert refused > 20
+    assert refused > 100
 
 
 def test_a_run_that_has_a_ledger_gets_no_second_one(tmp_path: Path) -> None:
