@@ -255,7 +255,7 @@ def test_no_flipped_bit_is_read_as_another_ledger(tmp_path: Path) -> None:
             assert read_books(tmp_path) == books
         except LedgerError:
             refused += 1
-    assert refused > 100
+    assert refused > 50
 
 
 def test_a_run_that_has_a_ledger_gets_no_second_one(tmp_path: Path) -> None:
