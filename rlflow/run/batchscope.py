@@ -41,6 +41,8 @@ class Made:
 class BatchResult:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    judged: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """(tries, passes) by uid, where the batch scope judges."""
 
 
 class GroupsFailed(RlflowError):
@@ -145,6 +147,7 @@ class BatchScope:
         good = _all_good(answers)
         self.made[node.id] = Made(rowset, _keys(good))
         self._loose.pop(node.id, None)
+        self._judge(rowset, [score for answer in good for score in answer.scores])
         return _of_ranks(good, [len(share) for share in shares], self.view.means)
 
     async def _answers(self, node: Node, rowset: int, shares: Sequence[Index]) -> list[Done | BaseException]:
@@ -172,6 +175,13 @@ class BatchScope:
         if failed:
             raise GroupsFailed(failed)
         return shares, answers
+
+    def _judge(self, rowset: int, scores: Sequence[float]) -> None:
+        """Rows that are right, by the prompts that they are of; pad rows are of none."""
+        rows = self.rowsets[rowset]
+        for uid in np.unique(rows.uid[~rows.is_pad]) if scores else ():
+            of_uid = np.asarray(scores)[rows.uid == uid]
+            self.result.judged[int(uid)] = (len(of_uid), round(float(of_uid.sum())))
 
     async def _train(self, node: Node) -> dict[str, float]:
         """Every rank on its own rows; what they measure is of all of them."""

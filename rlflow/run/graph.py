@@ -285,6 +285,28 @@ class GraphView:
     @cached_property
     def reward_metric(self) -> str | None:
         """The measure that stands for the reward: the number a row of a raw reward, else the first raw reward."""
+        return self._measure_of(self._raw_rewards[0]) if self._raw_rewards else None
+
+    @cached_property
+    def judged(self) -> int | None:
+        """The field that says of each row how right it was: the number a row of a raw reward."""
+        found = [field.id for field in self._raw_rewards if field.declared is not None and len(field.declared.shape) == 1]
+        return found[0] if found else None
+
+    def judgement(self, numbers: Mapping[str, float], rows: int) -> tuple[int, int]:
+        """(tries, passes) of so many rows, by what was measured on them; (0, 0) where they were not judged."""
+        mean = None if self.judged is None else numbers.get(self._measure_of(self.graph.fields[self.judged]))
+        return (0, 0) if mean is None else (rows, round(mean * rows))
+
+    def scores(self, made: Mapping[int, Column]) -> tuple[float, ...]:
+        """How right each row is, of the call that judges."""
+        return tuple(made[self.judged].values.tolist()) if self.judged is not None and self.judged in made else ()
+
+    @cached_property
+    def _raw_rewards(self) -> list[Field]:
+        """Those of one number a row first."""
         raw = [f for n in self.needed for i in n.outs if (f := self.graph.fields[i]).declared and str(f.declared.role) == "reward(raw)"]
-        raw.sort(key=lambda f: len(f.declared.shape) if f.declared else 9)
-        return f"{self.graph.nodes[raw[0].node].name}/{raw[0].name}" if raw else None
+        return sorted(raw, key=lambda f: len(f.declared.shape) if f.declared else 9)
+
+    def _measure_of(self, field: Field) -> str:
+        return f"{self.graph.nodes[field.node].name}/{field.name}"

@@ -292,7 +292,7 @@ class Loop:
         assert held == waiting, f"after batch {batch.batch} the pool holds {held} bytes, {waiting} of live groups: a block was not freed"
         self.report.trained(batch.batch, self.state, scope.landed, result, time.monotonic() - start)
         self.ledger.trained(batch.timeline, batch.batch, self._trained_groups(uids, scope.landed))
-        self.tell(ev.Trained(batch))
+        self.tell(ev.Trained(batch, tuple((uid, *judged) for uid, judged in result.judged.items())))
 
     def _trained_groups(self, uids: Iterable[int], landed: Iterable[Landed]) -> list[tuple[int, int, int]]:
         """(uid, trajectories whose rows were trained, oldest version that sampled a token of them)."""

@@ -107,6 +107,7 @@ class Done(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
     lengths: tokens (S) of each leaf row, for the stream. spans: (version, start, end) of what sampled them, over the sampled tokens.
     metrics: numbers that the operator returned or that were measured on its results, by name.
+    scores: how right each row was, of the operator that judges whole batches.
     """
 
     id: int
@@ -114,6 +115,7 @@ class Done(msgspec.Struct, tag=True, array_like=True, frozen=True):
     lengths: tuple[int, ...] = ()
     spans: tuple[tuple[int, int, int], ...] = ()
     metrics: dict[str, float] = {}
+    scores: tuple[float, ...] = ()
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):

@@ -31,7 +31,8 @@ class Options:
     watermark: most trajectories in flight, 0 = as many as the staleness bound lets in, fewer while the trainer is slower.
     queue: batches formed ahead of the one in training. oversample: prompts sampled beyond the seats of batches; the excess is dropped.
     epochs: how often the data is gone through, 0 = until the steps are done. remainder: what becomes of the last prompts, fewer than a
-    batch. pool_mb: capacity of a process's lane in the pool.
+    batch. pass_rate: prompts whose answers were right less or more often than this, when they were last judged, are not sampled again.
+    pool_mb: capacity of a process's lane in the pool.
     """
 
     name: str | None = None
@@ -44,6 +45,7 @@ class Options:
     oversample: int = 0
     epochs: int = 0
     remainder: Literal["short", "drop"] = "short"
+    pass_rate: tuple[float, float] | None = None
     pool_mb: int | None = None
 
 

@@ -3,6 +3,7 @@
 measured, took             between two steps: numbers and seconds of what happens beside the batch
 trained                    one step is done: a line {"kind": "step", ...}
 stalled                    nothing has happened for long: a line {"kind": "stalled", ...}
+ended                      what dropping groups biased
 evaluated                  a line {"kind": "held_out", ...}
 timeline                   a line {"kind": "timeline", ...}: at the start, a rollback, a resume
 """
@@ -15,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from .batchscope import BatchResult
+from .bias import bias_line, bias_text
 from .blocks import Blocks
-from .controller.state import State
+from .controller.state import State, Totals
 from .graph import GraphView
 from .ready import Landed
 from .rundir import RunDir
@@ -50,7 +52,7 @@ class Report:
 
     def dropped(self, uid: int, reason: str, detail: str) -> None:
         self.run_dir.metric({"kind": "dropped", "uid": uid, "reason": reason, "detail": detail})
-        if not detail.endswith(KEEPS_NO_ROW):
+        if reason != "pass rate" and not detail.endswith(KEEPS_NO_ROW):
             self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
 
     def stalled(self, told: str) -> None:
@@ -77,6 +79,8 @@ class Report:
             "queue": {"in_flight": state.in_flight, "ready_groups": state.ready, "batches": state.queue_depth},
             "watermark": {"target": state.watermark.value, "last_change": state.watermark.reason},
             "dropped": dict(state.totals.dropped),
+            "bias": bias_line(state.totals),
+            "masked_tokens": state.masked_tokens,
             "controller_socket_bytes": crossed - self._socket_bytes,
             "controller_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "pool_bytes": self.blocks.outstanding,
@@ -94,6 +98,11 @@ class Report:
         self.run_dir.metric({"kind": "timeline", "timeline": timeline, "version": version, "time": at})
         if timeline:
             self.screen.note(f"going on from version {version} (timeline {timeline})")
+
+    def ended(self, totals: Totals) -> None:
+        """What was dropped on the way, against what was trained."""
+        for line in bias_text(totals):
+            self.screen.note(line)
 
     def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
         at = round(time.monotonic() - self.started, 3)

@@ -68,7 +68,8 @@ class Sampling:
             self.blocks.free([done.key])
             return
         self.ready.land(trajectory, Landed(trajectory.uid, done.key, done.lengths, done.metrics))
-        self.tell(ev.Landed(trajectory, len(done.lengths), tuple(Span(*span) for span in done.spans)))
+        rows = len(done.lengths)
+        self.tell(ev.Landed(trajectory, rows, tuple(Span(*span) for span in done.spans), self.view.judgement(done.metrics, rows)))
 
     def abort(self, trajectory: TrajectoryId) -> None:
         """This attempt is not wanted any more, wherever it is, nor what was made of its whole group."""
@@ -108,10 +109,11 @@ class Sampling:
         kept, given = int(done.metrics.get("rows", 0)), sum(len(t.lengths) for t in landed)
         if node.rows == "filter" and kept not in (0, given):
             raise DataError(f"`{node.name}` keeps {kept} of the {given} rows of prompt {uid}: a filter per group keeps all of one or none")
+        judged = self.view.judgement(done.metrics, given)
         if node.rows == "filter" and not kept:
-            self.tell(ev.Ran(action.operator, action.unit, "drop", f"`{node.name}` {KEEPS_NO_ROW}"))
+            self.tell(ev.Ran(action.operator, action.unit, "drop", f"`{node.name}` {KEEPS_NO_ROW}", judged))
         else:
-            self.tell(ev.Ran(action.operator, action.unit))
+            self.tell(ev.Ran(action.operator, action.unit, judged=judged))
 
     def _keep_made(self, uid: int, node: int, done: Done) -> None:
         """The block of an operator of a whole group; nobody reads it if the group was dropped while the operator ran."""

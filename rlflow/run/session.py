@@ -124,6 +124,8 @@ def schedule(view: GraphView, options: Options) -> Config:
         oversample=options.oversample,
         epochs=options.epochs,
         remainder=options.remainder,
+        pass_rate=options.pass_rate,
+        seed=options.seed,
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,
@@ -177,6 +179,7 @@ class _Session:
         report = Report(self.view, self.run_dir, self.screen, staff.peers, staff.blocks)
         self.loop = Loop(self.view, staff, self.state, report, self.ledger, seed=self.options.seed)
         finish = await self.loop.run()
+        report.ended(self.loop.state.totals)
         if finish.outcome == "done" and staff.blocks.outstanding:
             raise RlflowError(f"{staff.blocks.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
         return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)

@@ -149,8 +149,8 @@ class _Process:
             columns |= fetch(self.view, node, source, self.pool)
         made, numbers = self.interpreter.run(node, columns, version=call.version, timeline=call.timeline, cuts=call.cuts)
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
-        numbers |= self.view.measure(made)
-        return self._kept(call, block_of(read), Done(call.id, metrics=numbers)) if read else Done(call.id, metrics=numbers)
+        done = Done(call.id, metrics=numbers | self.view.measure(made), scores=self.view.scores(made))
+        return self._kept(call, block_of(read), done) if read else done
 
     def _trajectory(self, call: Call) -> Done:
         assert self.stream is not None

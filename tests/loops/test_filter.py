@@ -100,7 +100,11 @@ def test_groups_that_score_alike_are_dropped_and_refilled(start_run: Callable[..
     assert {line["reason"] for line in dropped} == {"keep_mixed"}
     assert steps[-1]["dropped"] == {"keep_mixed": len([line for line in run.lines()[: run.lines().index(steps[-1])] if line in dropped])}
     assert all(line["pool_bytes"] == 0 for line in steps)
-    assert "dropped" not in out  # that a filter filters is no news
+    assert not any(said.startswith("prompt ") for said in out.splitlines())  # that a filter filters is no news
+    assert "  keep_mixed " in out  # but what it is that it drops
+    kept = steps[-1]["bias"]["kept"]
+    assert (kept["groups"], kept["tries"]) == (3, 12)  # of the first step: the second was not over yet
+    assert 3 <= kept["passes"] <= 9
 
 
 def test_a_filter_that_drops_every_group_ends_the_run(start_run: Callable[..., Run], pipeline: str, tmp_path: Path) -> None:

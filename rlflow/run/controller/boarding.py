@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 
 from .events import Train
 from .rollout import drop
-from .state import Batch, Group, State
+from .state import Batch, Group, State, Trajectory
 
-__all__ = ["board", "drop_remainder", "first_violation"]
+__all__ = ["board", "drop_remainder", "first_violation", "gaps"]
 
 
 def board(state: State) -> None:
@@ -162,10 +162,7 @@ def _form(state: State, uids: Iterable[int]) -> None:
     """Rows of a batch are ordered (uid, traj_uid, leaf)."""
     groups = [state.groups[uid] for uid in sorted(uids)]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    gaps: Counter[int] = Counter()
-    for trajectory in trajectories:
-        for span in trajectory.spans:
-            gaps[state.next_batch - span.version] += span.end - span.start
+    staleness = gaps(trajectories, state.next_batch)
     for group in groups:
         state.buffer.leave(group)
         group.state, group.batch = "consumed", state.next_batch
@@ -175,13 +172,21 @@ def _form(state: State, uids: Iterable[int]) -> None:
         groups=tuple(group.uid for group in groups),
         trajectories=tuple(trajectory.id for trajectory in trajectories),
         rows=sum(trajectory.rows for trajectory in trajectories),
-        staleness=dict(sorted(gaps.items())),
+        staleness=dict(sorted(staleness.items())),
     )
     state.batches.append(batch)
     state.journal_batch(batch, "queued")
     state.next_batch += 1
-    state.drops_in_a_row = 0
-    state.totals.staleness.update(gaps)
+    state.totals.staleness.update(staleness)
+
+
+def gaps(trajectories: Iterable[Trajectory], batch: int) -> Counter[int]:
+    """Sampled tokens by gap: versions between the one that sampled them and the one that the batch trains."""
+    found: Counter[int] = Counter()
+    for trajectory in trajectories:
+        for span in trajectory.spans:
+            found[batch - span.version] += span.end - span.start
+    return found
 
 
 def _start_training(state: State) -> None:

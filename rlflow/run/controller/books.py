@@ -50,7 +50,8 @@ class Books:
     evaluations: dict[int, EvaluationRow] = field(default_factory=dict)
     timelines: dict[int, TimelineRow] = field(default_factory=dict)
     saved: SavedRow | None = None
-    pass_rates: dict[int, PassRate] = field(default_factory=dict)
+    pass_rates: dict[tuple[int, int], PassRate] = field(default_factory=dict)
+    """(row, version) -> row."""
     counters: Counters | None = None
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -69,8 +70,10 @@ class Books:
                     self.timelines[change.timeline] = change
                 case SavedRow():
                     self.saved = change
+                case PassRate(row, 0, _, version):
+                    self.pass_rates.pop((row, version), None)
                 case PassRate():
-                    self.pass_rates[change.row] = change
+                    self.pass_rates[change.row, change.version] = change
                 case Counters():
                     self.counters = change
                 case Pending():

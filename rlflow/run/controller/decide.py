@@ -20,10 +20,11 @@ from .evaluation import evaluated, evaluation_failed, make_due
 from .events import AnyAction, AnyEvent, RunStarted, SourceEnd, Stop, Timeout, WorkersUp
 from .fleet import engine_down, engine_up, free, start, sync, sync_failed, synced
 from .rollback import start_workers, trainer_down
-from .rollout import failed, landed, ran, run_hops, turn
+from .rollout import failed, landed, ran, run_hops
 from .state import State
 from .timeouts import timeout
 from .training import conclude, end, group_failed, has_nothing_to_train, save_failed, saved, train_failed, trained
+from .turns import ask_turns, turn
 
 __all__ = ["decide"]
 
@@ -55,6 +56,8 @@ def settle(state: State) -> None:
             sync(state)
         if state.workers_up:
             board(state)
+        if state.turns:
+            ask_turns(state)
         if not state.stops:
             dispatch(state)
     state.recycle()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 
+from .accounts import filtered
 from .admission import room
 from .events import Dispatch
+from .rollout import give_up
 from .state import Engine, Group, State, Trajectory
 
-__all__ = ["dispatch", "queue_again", "take_off"]
+__all__ = ["admissible", "dispatch"]
 
 
 def dispatch(state: State) -> None:
@@ -35,25 +37,6 @@ def _note_starved(state: State) -> None:
         state.watermark.starved |= bool(state.queued) or (not state.source_exhausted and admissible(state) > 0)
 
 
-def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
-    """A new attempt, all fields reset; the group keeps its tag."""
-    group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
-    if fresh.attempt > state.highest_attempt:
-        state.highest_attempt = fresh.attempt
-        state.journal_counters()
-    state.touch(fresh)
-    heapq.heappush(state.queued, (group.tag, group.uid, fresh.traj_uid))
-
-
-def take_off(state: State, trajectory: Trajectory) -> None:
-    """A running trajectory leaves its engine: the seat in flight and the room are free again."""
-    engine = state.engines[trajectory.engine]
-    del engine.running[trajectory.uid, trajectory.traj_uid]
-    state.in_flight -= 1
-    state.routing.offer(engine)
-    state.disarm("trajectory", trajectory.id)
-
-
 def _oldest_queued(state: State) -> Trajectory | None:
     while state.queued:
         _, uid, traj_uid = heapq.heappop(state.queued)
@@ -63,13 +46,20 @@ def _oldest_queued(state: State) -> Trajectory | None:
 
 
 def _first_of_new_group(state: State) -> Trajectory | None:
-    """Draw the next prompt and register its group with the published version as its tag, if a seat is left."""
-    if state.source_exhausted or admissible(state) < 1:
-        return None
-    group = _draw(state)
-    for trajectory in group.trajectories[1:]:
-        heapq.heappush(state.queued, (group.tag, group.uid, trajectory.traj_uid))
-    return group.trajectories[0]
+    """Draw the next prompt and register its group with the published version as its tag, if a seat is left.
+
+    Prompts that are filtered out are passed over, and accounted for as dropped.
+    """
+    while not state.source_exhausted and admissible(state) > 0:
+        group = _draw(state)
+        if why := filtered(state, group.uid):
+            state.buffer.leave(group)
+            give_up(state, group, "pass rate", why)
+            continue
+        for trajectory in group.trajectories[1:]:
+            heapq.heappush(state.queued, (group.tag, group.uid, trajectory.traj_uid))
+        return group.trajectories[0]
+    return None
 
 
 def admissible(state: State) -> int:

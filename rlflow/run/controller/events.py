@@ -60,11 +60,15 @@ class Free(Event, frozen=True):
 
 
 class Landed(Event, frozen=True):
-    """The trajectory is complete and its ``rows`` leaf rows (>= 1) are stored. ``spans``: which version sampled which tokens."""
+    """The trajectory is complete and its ``rows`` leaf rows (>= 1) are stored. ``spans``: which version sampled which tokens.
+
+    ``judged``: (tries, passes) where it was judged as it landed.
+    """
 
     trajectory: TrajectoryId
     rows: int
     spans: tuple[Span, ...]
+    judged: tuple[int, int] = (0, 0)
 
 
 class Failed(Event, frozen=True):
@@ -85,12 +89,15 @@ class Ran(Event, frozen=True):
     """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit.
 
     A worker that dies while it runs one tells ``TrainerDown`` and nothing else: the unit is not to blame.
+
+    ``judged``: (tries, passes) of the unit, where the operator judges.
     """
 
     operator: str
     unit: Unit
     verdict: Literal["keep", "drop"] = "keep"
     why: str = ""
+    judged: tuple[int, int] = (0, 0)
 
 
 class Trained(Event, frozen=True):

@@ -103,7 +103,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished", gc=
 
 
 class PassRate(msgspec.Struct, frozen=True, array_like=True, tag="pass_rate", gc=False):
-    """Key: row, of the data. version: published when it was last told."""
+    """Key: (row of the data, version). version: published when it was told. tries 0: it is forgotten."""
 
     row: int
     tries: int

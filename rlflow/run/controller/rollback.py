@@ -6,6 +6,7 @@ TrainerDown, a train step or a start that hangs ──→ requests are aborted �
 
 from __future__ import annotations
 
+from .accounts import undo
 from .events import Abort, StartWorkers, TrainerDown, Void
 from .fleet import forget_weights
 from .journal import BatchRow, EvaluationRow
@@ -67,6 +68,7 @@ def _disarm_all(state: State) -> None:
 def _undo_totals(state: State) -> None:
     """Counts of what will be done again or not at all."""
     for group in state.uncovered:
+        undo(state, group)
         if group.state == "dropped":
             state.totals.dropped[group.reason] -= 1
         else:

@@ -7,13 +7,18 @@ Ran(drop) ──→ the group is dropped; its seat is refilled by admission
 
 from __future__ import annotations
 
-from .dispatch import queue_again, take_off
-from .events import Abort, Continue, Drop, Failed, Landed, Ran, Run, Turn, Warn
+import heapq
+
+from .accounts import lost
+from .events import Abort, Drop, Failed, Landed, Ran, Run, Warn
 from .ids import GroupId, TrajectoryId, Unit
 from .schedule import Config
 from .state import Group, State, Trajectory
 
-__all__ = ["abort", "drop", "failed", "is_scored", "landed", "live_trajectory", "ran", "reject", "run_hops", "set_aside", "turn"]
+__all__ = [
+    "abort", "drop", "failed", "give_up", "guard_against_dropping_all", "is_scored", "landed", "live_trajectory", "ran", "reject",
+    "run_hops", "set_aside",
+]  # fmt: skip
 
 
 def landed(state: State, event: Landed) -> bool:
@@ -26,7 +31,7 @@ def landed(state: State, event: Landed) -> bool:
         abort(state, trajectory, fault)
         return True
     take_off(state, trajectory)
-    trajectory.state, trajectory.spans, trajectory.rows = "landed", event.spans, event.rows
+    trajectory.state, trajectory.spans, trajectory.rows, trajectory.judged = "landed", event.spans, event.rows, event.judged
     state.touch(trajectory)
     group.landed += 1
     if group.landed == state.config.n:
@@ -44,21 +49,13 @@ def failed(state: State, event: Failed) -> bool:
     return True
 
 
-def turn(state: State, event: Turn) -> bool:
-    """The next turn goes to the engine that has the history: it holds a version of this timeline that is no older than the tag."""
-    trajectory = live_trajectory(state, event.trajectory)
-    if trajectory is None or trajectory.state != "running":
-        return False
-    state.emit(Continue(event.trajectory, event.turn, trajectory.engine))
-    return True
-
-
 def ran(state: State, event: Ran) -> bool:
     """An operator before boarding returned: the next one, or the group is dropped."""
     group = _asked(state, event.operator, event.unit)
     if group is None:
         return False
     state.disarm("operator", event.unit, event.operator)
+    _note_judged(group, event)
     if event.verdict == "drop":
         drop(state, group, event.operator, event.why)
     elif isinstance(event.unit, TrajectoryId):
@@ -71,6 +68,13 @@ def ran(state: State, event: Ran) -> bool:
         state.touch(group)
         _pass_group(state, group)
     return True
+
+
+def _note_judged(group: Group, event: Ran) -> None:
+    if event.judged[0] and isinstance(event.unit, TrajectoryId):
+        group.trajectories[event.unit.traj_uid].judged = event.judged
+    elif event.judged[0]:
+        group.judged = event.judged
 
 
 def reject(state: State, operator: str, unit: Unit, why: str) -> None:
@@ -97,6 +101,27 @@ def attempt_failed(state: State, trajectory: Trajectory, why: str) -> None:
     drop(state, group, "attempts", f"trajectory {trajectory.id} failed {trajectory.tries} times, the last time: {why}")
 
 
+def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
+    """A new attempt, all fields reset; the group keeps its tag."""
+    group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
+    if fresh.attempt > state.highest_attempt:
+        state.highest_attempt = fresh.attempt
+        state.journal_counters()
+    state.touch(fresh)
+    heapq.heappush(state.queued, (group.tag, group.uid, fresh.traj_uid))
+
+
+def take_off(state: State, trajectory: Trajectory) -> None:
+    """A running trajectory leaves its engine: the seat in flight and the room are free again."""
+    engine = state.engines[trajectory.engine]
+    del engine.running[trajectory.uid, trajectory.traj_uid]
+    state.in_flight -= 1
+    state.routing.offer(engine)
+    state.disarm("trajectory", trajectory.id)
+    if state.turns.pop((trajectory.uid, trajectory.traj_uid), None):
+        state.disarm("turn", trajectory.id)
+
+
 def drop(state: State, group: Group, reason: str, detail: str) -> None:
     """Forget a waiting group, whole. Its seat is free: admission draws another prompt for it."""
     for trajectory in group.trajectories:
@@ -109,13 +134,14 @@ def drop(state: State, group: Group, reason: str, detail: str) -> None:
         state.disarm("operator", state.group_id(group.uid), state.config.group_hops[group.hops_done])
     state.buffer.leave(group)
     give_up(state, group, reason, detail)
-    _guard_against_dropping_all(state, reason, detail)
+    guard_against_dropping_all(state, reason, detail)
 
 
 def give_up(state: State, group: Group, reason: str, detail: str) -> None:
     """The group is finished without being trained."""
     group.state, group.reason, group.detail = "dropped", reason, detail
     state.totals.dropped[reason] += 1
+    lost(state, group, reason)
     state.emit(Drop(state.group_id(group.uid), reason, detail))
     set_aside(state, group, state.published)
 
@@ -229,7 +255,8 @@ def _hop(hops: tuple[str, ...], done: int) -> str | None:
     return hops[done] if done < len(hops) else None
 
 
-def _guard_against_dropping_all(state: State, reason: str, detail: str) -> None:
+def guard_against_dropping_all(state: State, reason: str, detail: str) -> None:
+    """Nothing would ever be trained: end the run instead."""
     state.drops_in_a_row += 1
     if state.drops_in_a_row > state.config.drop_bound:
         state.fail(f"{state.drops_in_a_row} groups were dropped without a batch in between, the last one by {reason}: {detail}")

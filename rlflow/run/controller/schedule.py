@@ -62,6 +62,10 @@ class Config:
     """How often the data is gone through: uids below rows · epochs exist; 0: no end."""
     remainder: Literal["short", "drop"] = "short"
     """What becomes of the last groups, fewer than P: a short last batch, or dropped."""
+    pass_rate: tuple[float, float] | None = None
+    """Prompts whose pass rate, when they were last judged, is outside [low, high] are not sampled again; None: all are."""
+    seed: int = 0
+    """Of the order of the data: tells which row a uid is."""
     hops: tuple[Hop, ...] = ()
     eval_every: int = 0
     """Evaluate versions that this divides, and the last one; 0: never."""
@@ -130,6 +134,8 @@ class Config:
             low = 1 if name in positive else 0
             if getattr(self, name) < low:
                 raise UsageError(f"{name}={getattr(self, name)} makes no run: it must be at least {low}")
+        if self.pass_rate is not None and not 0.0 <= self.pass_rate[0] <= self.pass_rate[1] <= 1.0:
+            raise UsageError(f"pass_rate={self.pass_rate}: give the lowest and the highest rate that is sampled, 0 ≤ low ≤ high ≤ 1")
         if self.policy not in STALE:
             raise UsageError(f"policy={self.policy!r} is none of {', '.join(STALE)}")
 

@@ -21,8 +21,10 @@ from .buffer import ReadyBuffer
 from .events import AnyAction, Arm, Disarm, Recycle
 from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
 from .journal import BatchRow, Change, Counters, EvaluationRow, Finished, GroupRow, TimelineRow, TrajectoryRow
+from .passrates import PassRates
 from .routing import Routing
 from .schedule import Config, Hop, Origin
+from .tally import Tally
 from .waits import WAITS, Armed, Subject, WaitKind, wait_name
 from .watermark import Watermark
 
@@ -42,6 +44,10 @@ class Trajectory(msgspec.Struct, gc=False):
     spans: tuple[Span, ...] = ()
     rows: int = 0
     hops_done: int = 0
+    turn: int = 0
+    """That was asked for last; the Dispatch was turn 0."""
+    judged: tuple[int, int] = (0, 0)
+    """Tries and passes."""
     is_touched: bool = False
     """By the transition under way: it gets a row in the journal."""
 
@@ -70,6 +76,10 @@ class Group(msgspec.Struct, gc=False):
     detail: str = ""
     rows: int = 0
     """Stored leaf rows, once it is trained or dropped."""
+    judged: tuple[int, int] = (0, 0)
+    """Tries and passes, where an operator judges the whole group."""
+    tally: Tally | None = None
+    """What it counts for, once it is trained or dropped."""
     is_touched: bool = False
 
 
@@ -114,6 +124,9 @@ class Totals:
 
     dropped: Counter[str] = field(default_factory=Counter)
     """Groups by reason."""
+    lost: dict[str, Tally] = field(default_factory=dict)
+    """What was dropped, by reason, and what was trained: where they differ, dropping biases."""
+    kept: Tally = field(default_factory=Tally)
     ignored: Counter[str] = field(default_factory=Counter)
     """Events of an old timeline, attempt or start, by type: they changed nothing."""
     failed_attempts: int = 0
@@ -138,6 +151,7 @@ class State:
         """No attempt of any timeline was higher."""
         self.rows = 0
         """Prompts of the data set; 0: not told yet."""
+        self.pass_rates = PassRates(config.pass_rate)
         self.engines = {name: Engine(name, index) for index, name in enumerate(config.engines)}
         self.fleet = tuple(self.engines.values())
         self.workers_up = False
@@ -194,6 +208,8 @@ class State:
         self.queued: list[tuple[int, int, int]] = []
         """Heap (tag, uid, traj_uid) of trajectories to send; entries of dropped groups are skipped when they come up."""
         self.in_flight = 0
+        self.turns: dict[tuple[int, int], Trajectory] = {}
+        """In flight, and waiting for an engine that is fit for the next turn."""
         self.watermark = Watermark(
             config.in_flight_target, config.n, config.highest_watermark, config.watermark_step, fixed=config.watermark > 0
         )
@@ -317,10 +333,17 @@ class State:
     @property
     def source_exhausted(self) -> bool:
         """No prompt can be drawn any more."""
+        if self.is_all_filtered:
+            return True
         if self.pending:
             return False
         prompts = self.config.prompts or self.rows * self.config.epochs
         return 0 < prompts <= self.next_uid or 0 <= self.source_end <= self.next_uid
+
+    @property
+    def is_all_filtered(self) -> bool:
+        """Every row of the data has a pass rate outside the bounds."""
+        return 0 < self.rows <= self.pass_rates.outside
 
     @property
     def waiting(self) -> int:
@@ -367,6 +390,7 @@ class State:
             "uncovered_rows": self.uncovered_rows,
             "engine_deaths": totals.engine_deaths,
             "rollbacks": totals.rollbacks,
+            "waiting_turns": len(self.turns),
             "stale_events": totals.ignored.total(),
         }
         flat |= {f"dropped/{reason}": count for reason, count in sorted(totals.dropped.items())}

@@ -39,6 +39,7 @@ def rewind(state: State, records: Records, checkpoint: int) -> None:
     evaluated = state.covered_evaluation
     state.begin(state.timeline + 1, checkpoint)
     state.covered_evaluation = evaluated
+    state.journal += state.pass_rates.undo(checkpoint)
     _put_back(state, records)
     _undo_batches(state, records)
     state.journal_timeline()
@@ -58,7 +59,8 @@ def what_is_kept(group: Group, *, checkpoint: int, attempt: int, same_hops: bool
     landed = sum(trajectory.state == "landed" for trajectory in trajectories)
     is_whole = landed == len(trajectories)
     hops_done = group.hops_done if is_whole and same_hops else 0
-    return Group(group.uid, group.tag, trajectories, "landed" if is_whole else "running", landed, hops_done=hops_done)
+    judged = group.judged if hops_done else (0, 0)
+    return Group(group.uid, group.tag, trajectories, "landed" if is_whole else "running", landed, hops_done=hops_done, judged=judged)
 
 
 def without_seat(groups: Iterable[Group], *, checkpoint: int, max_lag: int, groups_per_batch: int) -> set[int]:
@@ -85,7 +87,7 @@ def _kept_or_fresh(trajectory: Trajectory, checkpoint: int, attempt: int, same_h
     return Trajectory(
         trajectory.uid, trajectory.traj_uid, trajectory.attempt, state="landed", engine=trajectory.engine,
         version_tag=trajectory.version_tag, spans=trajectory.spans, rows=trajectory.rows,
-        hops_done=trajectory.hops_done if same_hops else 0,
+        hops_done=trajectory.hops_done if same_hops else 0, judged=trajectory.judged,
     )  # fmt: skip
 
 

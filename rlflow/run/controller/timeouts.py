@@ -72,6 +72,7 @@ RECOVERIES: dict[WaitKind, Callable[[State, Armed, str], None]] = {
     "worker start": _workers,
     "engine start": _engine_start,
     "trajectory": _trajectory,
+    "turn": _trajectory,
     "operator": _operator,
     "train step": _workers,
     "sync": _sync,

@@ -9,14 +9,17 @@ A stop waits for no evaluation and no sync. Groups that were not trained stay li
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+from .accounts import kept
+from .boarding import gaps
 from .evaluation import cover_scored, make_due
 from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, TrainFailed, Warn
 from .fleet import make_stale
 from .ids import BatchId
 from .journal import SavedRow
-from .rollout import give_up, set_aside
+from .rollout import give_up, guard_against_dropping_all, set_aside
 from .state import Batch, State
 
 __all__ = ["conclude", "end", "group_failed", "has_nothing_to_train", "save_failed", "save_lost", "saved", "train_failed", "trained"]
@@ -32,9 +35,13 @@ def trained(state: State, event: Trained) -> bool:
     state.watermark.end_of_step()
     state.journal_batch(batch, "trained")
     state.uncovered_batches.append(replace(batch, trajectories=(), staleness={}))
+    if batch.groups:
+        state.drops_in_a_row = 0
+    passed = {uid: (tries, passes) for uid, tries, passes in event.passed}
     for uid in batch.groups:
         group = state.groups[uid]
         group.state = "trained"
+        kept(state, group, batch.id.batch + 1, passed.get(uid, (0, 0)))
         set_aside(state, group, batch.id.batch + 1)
     state.totals.trained_groups += len(batch.groups)
     state.totals.trained_rows += batch.rows
@@ -55,20 +62,23 @@ def train_failed(state: State, event: TrainFailed) -> bool:
 
 
 def group_failed(state: State, event: GroupFailed) -> bool:
-    """Its seat stays empty: the batch is what is left of it."""
+    """Its seat stays empty: the batch is what is left of it, and if nothing is, its version is trained of nothing."""
     batch = state.training
     if batch is None or batch.id != event.batch or event.uid not in batch.groups:
         return False
     group = state.groups[event.uid]
+    gone = gaps(group.trajectories, batch.id.batch)
     state.training = Batch(
         id=batch.id,
         groups=tuple(uid for uid in batch.groups if uid != event.uid),
         trajectories=tuple(trajectory for trajectory in batch.trajectories if trajectory.uid != event.uid),
         rows=batch.rows - sum(trajectory.rows for trajectory in group.trajectories),
-        staleness=batch.staleness,
+        staleness=dict(Counter(batch.staleness) - gone),
     )
+    state.totals.staleness.subtract(gone)
     state.journal_batch(state.training, "training")
     give_up(state, group, "batch", event.why)
+    guard_against_dropping_all(state, "batch", event.why)
     return True
 
 
@@ -149,8 +159,16 @@ def _end_when_nothing_is_pending(state: State) -> None:
     is_saved = _last_version_is_saved(state)
     is_syncing = any(engine.sync is not None for engine in state.fleet)
     if is_saved and not (state.evaluations or state.evaluations_due or is_syncing):
-        why = "the last batch is trained" if state.next_batch > state.config.last else "the source has ended"
+        why = "the last batch is trained" if state.next_batch > state.config.last else _why_it_ended(state)
         _finish(state, Finish("done", f"{why}, at version {state.published}"))
+
+
+def _why_it_ended(state: State) -> str:
+    if not state.is_all_filtered:
+        return "the source has ended"
+    assert state.config.pass_rate is not None
+    low, high = state.config.pass_rate
+    return f"each of the {state.rows} prompts has a pass rate outside [{low:g}, {high:g}], so none is sampled"
 
 
 def _last_version_is_saved(state: State) -> bool:

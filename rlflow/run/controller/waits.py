@@ -13,7 +13,7 @@ from .ids import EvaluationId, SyncId, TrajectoryId, Unit
 
 __all__ = ["WAITS", "Armed", "Subject", "Then", "Wait", "WaitKind", "wait_name"]
 
-WaitKind = Literal["worker start", "engine start", "trajectory", "operator", "train step", "sync", "evaluation", "save"]
+WaitKind = Literal["worker start", "engine start", "trajectory", "turn", "operator", "train step", "sync", "evaluation", "save"]
 Then = Literal["retry", "drop group", "engine down", "rollback"]
 Subject = Unit | SyncId | EvaluationId | str
 
@@ -29,6 +29,7 @@ WAITS: dict[WaitKind, Wait] = {
     "worker start": Wait(waits_for="WorkersUp", seconds=300.0, then="rollback"),
     "engine start": Wait(waits_for="EngineUp", seconds=300.0, then="engine down"),
     "trajectory": Wait(waits_for="Landed or Failed", seconds=1800.0, then="retry"),
+    "turn": Wait(waits_for="an engine that holds its version or a newer one", seconds=900.0, then="retry"),
     "operator": Wait(waits_for="Ran", seconds=600.0, then="drop group"),
     "train step": Wait(waits_for="Trained", seconds=3600.0, then="rollback"),
     "sync": Wait(waits_for="Synced or SyncFailed", seconds=600.0, then="retry"),

@@ -4,8 +4,9 @@
     a whole batch is ready, and none may be formed or the queue takes no more          ──→ down
     both in one train step, or neither                                                 ──→ as it is
 
-It moves when ``PATIENCE`` train steps in a row ask for the same, so that one long answer moves nothing. When the trainer is the slower side
-a smaller W makes the same batches of younger samples. A watermark that is given is fixed: whoever names a number means it.
+A trainer that waits is answered at once; less is sent only when ``PATIENCE`` train steps in a row ask for it, as a step that is lost costs
+more than samples that are older. When the trainer is the slower side a smaller W makes the same batches of younger samples.
+A watermark that is given is fixed: whoever names a number means it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 __all__ = ["PATIENCE", "Watermark"]
 
-PATIENCE = 2
+PATIENCE: dict[Literal["up", "down"], int] = {"up": 1, "down": 6}
 """Train steps in a row that ask for the same before W moves, and again after it has moved."""
 STARVED = "the trainer waited for a batch while engines had room"
 
@@ -24,7 +25,7 @@ STARVED = "the trainer waited for a batch while engines had room"
 class Watermark:
     """Trajectories, within [lowest, highest]; a fixed one never moves.
 
-    Example: lowest 2, highest 16, step 2, value 16: two steps in which a batch was ready too early make it 14.
+    Example: lowest 2, highest 16, step 2, value 16: six steps in which a batch was ready too early make it 14.
     """
 
     value: int
@@ -49,7 +50,7 @@ class Watermark:
         asked: Literal["", "up", "down"] = "" if self.starved == bool(self.piled) else "up" if self.starved else "down"
         self.in_a_row = self.in_a_row + 1 if asked and asked == self.asked else int(asked != "")
         self.asked = asked
-        if self.in_a_row == PATIENCE:
+        if asked and self.in_a_row == PATIENCE[asked]:
             self.in_a_row = 0
             self._move(self.step if asked == "up" else -self.step, STARVED if asked == "up" else self.piled)
         self.starved, self.piled = False, ""

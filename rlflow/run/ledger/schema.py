@@ -61,6 +61,13 @@ MIGRATIONS = {
         CREATE TABLE history (newest INTEGER PRIMARY KEY CHECK (newest = 1), lines INTEGER NOT NULL, chain INTEGER NOT NULL,
             seal INTEGER NOT NULL) STRICT
     """,
+    2: """
+        ALTER TABLE pass_rates RENAME TO newest_pass_rates;
+        CREATE TABLE pass_rates (row INTEGER NOT NULL, tries INTEGER NOT NULL, passes INTEGER NOT NULL, version INTEGER NOT NULL,
+            seal INTEGER NOT NULL, PRIMARY KEY (row, version)) STRICT, WITHOUT ROWID;
+        INSERT INTO pass_rates SELECT row, tries, passes, version, seal FROM newest_pass_rates;
+        DROP TABLE newest_pass_rates
+    """,
 }
 VERSION = 1 + len(MIGRATIONS)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from ...errors import LedgerError
 from ..controller.books import Books
-from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, Pending
+from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, PassRate, Pending
 from . import schema, tables
 from .history import History
 from .lock import RunLock
@@ -119,7 +119,7 @@ class Ledger:
         """Rows of one table in one statement; deletions of groups come between those before and those after them."""
         rows: defaultdict[str, list[Row]] = defaultdict(list)
         for change in changes:
-            if (found := tables.STREAMED.get(type(change))) is not None:
+            if (found := tables.STREAMED.get(type(change))) is not None and not tables.is_forgotten(change):
                 table, row_of = found
                 rows[table].append(row_of(change))
             else:
@@ -146,6 +146,8 @@ class Ledger:
                 self._connection.execute("DELETE FROM evaluations WHERE due = ?", (due,))
             case EvaluationRow():
                 self._connection.execute(UPSERT["evaluations"], tables.evaluation_row(change))
+            case PassRate(row, version=version):
+                self._connection.execute("DELETE FROM pass_rates WHERE row = ? AND version = ?", (row, version))
             case Counters():
                 self._count(change)
             case _:

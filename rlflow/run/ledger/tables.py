@@ -20,7 +20,7 @@ import msgspec
 from ..controller.books import Books
 from ..controller.ids import Span
 from ..controller.intervals import IntervalSet
-from ..controller.journal import BatchRow, Counters, EvaluationRow, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
+from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
 from .schema import seal
 
 Row = tuple[Any, ...]
@@ -85,6 +85,11 @@ STREAMED: dict[type, tuple[str, Callable[[Any], Row]]] = {
 """Changes that are nothing but the newest row of their key."""
 
 
+def is_forgotten(change: Change) -> bool:
+    """Its row is to be deleted."""
+    return isinstance(change, PassRate) and not change.tries
+
+
 def batch_row(change: BatchRow) -> Row:
     return sealed(change.timeline, change.batch, change.state, _json(change.groups))
 
@@ -105,7 +110,7 @@ def load(connection: sqlite3.Connection) -> Books:
         evaluations={due: EvaluationRow(due, *rest) for due, *rest in _rows(connection, "evaluations")},
         timelines={timeline: _timeline_row(timeline, *rest) for timeline, *rest in _rows(connection, "timelines")},
         saved=next((SavedRow(*row[1:]) for row in _rows(connection, "saved")), None),
-        pass_rates={data_row: PassRate(data_row, *rest) for data_row, *rest in _rows(connection, "pass_rates")},
+        pass_rates={(row.row, row.version): row for row in (PassRate(*values) for values in _rows(connection, "pass_rates"))},
         counters=load_counters(connection),
     )
     for uid, traj_uid, *rest in _rows(connection, "trajectories"):

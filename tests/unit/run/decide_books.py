@@ -25,6 +25,10 @@ class Member:
     attempts: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     hops: list[str] = field(default_factory=list)
+    turn: int = 0
+    """That was asked for last."""
+    waits: bool = False
+    """For an engine that is fit for this turn."""
 
 
 @dataclass
@@ -108,8 +112,23 @@ class Books:
         self.highest = max(self.highest, trajectory.attempt)
         assert len(member.attempts) < self.config.max_attempts
         member.attempts.append(trajectory.attempt)
-        member.state, member.versions, member.hops = "running", [self.published], []
+        member.state, member.versions, member.hops, member.turn, member.waits = "running", [self.published], [], 0, False
         host.running.add(trajectory)
+
+    def _continue(self, action: ev.Continue) -> None:
+        trajectory, member, host = action.trajectory, self._member(action.trajectory), self.hosts[action.engine]
+        assert trajectory in self.running()
+        assert (member.waits, member.turn) == (True, action.turn)
+        assert host.up
+        assert action.engine not in self.syncs
+        assert host.held is not None
+        assert host.held >= member.versions[0], "an older version than the one it began with"
+        if trajectory not in host.running:
+            assert len(host.running) < host.capacity
+            self._take_off(trajectory)
+            host.running.add(trajectory)
+            member.versions.append(host.held)
+        member.waits = False
 
     def _register(self, uid: int) -> None:
         config, reach = self.config, min(self.published + self.config.max_lag, self.config.last)
@@ -178,6 +197,10 @@ class Books:
 
     def _drop(self, action: ev.Drop) -> None:
         uid = action.group.uid
+        if action.reason == "pass rate":
+            self._register(uid)
+        elif action.reason == "batch":
+            del self.consumed[uid]
         assert uid in self.waiting()
         self.dropped[uid] += 1
         self.dropped_at[uid] = self.published
@@ -230,6 +253,8 @@ class Books:
         return {uid for uid in self.tags if uid not in self.consumed and uid not in self.dropped}
 
     def is_exhausted(self) -> bool:
+        if self.state.is_all_filtered:
+            return True
         ends = [end for end in (self.source_end, self.config.prompts or None) if end is not None]
         return bool(ends) and self.next_prompt() >= min(ends)
 
@@ -251,12 +276,19 @@ class Books:
         assert {name for name, engine in state.engines.items() if engine.state != "down"} == {n for n, h in self.hosts.items() if h.up}
         if self.finish is None:
             assert self.timers == set(state.armed)
-            assert len(self.timers) == len(self.outstanding()) > 0, "nothing is outstanding and the run is not finished"
+            assert {name for name in self.timers if name.startswith("turn ")} == {f"turn {trajectory}" for trajectory in self.turns()}
+            assert len(self.timers) == len(self.outstanding()) + 2 * len(self.turns())
+            assert self.outstanding(), "nothing is outstanding and the run is not finished"
 
     def outstanding(self) -> list[object]:
         """All that an answer is awaited for; each has a timer."""
-        waits: list[object] = [*self.running(), *self.runs, *self.syncs.values(), *self.evaluations, *self.saves, *self.starts]
+        running = sorted(set(self.running()) - set(self.turns()))
+        waits: list[object] = [*running, *self.runs, *self.syncs.values(), *self.evaluations, *self.saves, *self.starts]
         return waits + [self.training] * (self.training is not None) + ["workers"] * (not self.workers_up)
+
+    def turns(self) -> list[TrajectoryId]:
+        """In flight, but it is their engine that is waited for."""
+        return [trajectory for trajectory in self.running() if self._member(trajectory).waits]
 
     def _note_formed(self) -> None:
         """Batches formed in this transition: whole, scored, and chosen so that what stays behind can make it."""

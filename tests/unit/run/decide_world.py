@@ -14,6 +14,8 @@ from rlflow.run.controller.state import State
 
 
 class World(Timelines):
+    takes_turns = False
+
     # -- what happens
 
     def feed(self, event: ev.AnyEvent) -> list[ev.AnyAction]:
@@ -62,6 +64,12 @@ class World(Timelines):
         spans = tuple(Span(version, i * tokens, (i + 1) * tokens) for i, version in enumerate(member.versions))
         return self.feed(ev.Landed(trajectory, rows, spans))
 
+    def turn(self, trajectory: TrajectoryId) -> list[ev.AnyAction]:
+        """The next turn may be asked for."""
+        member = self._member(trajectory)
+        member.turn, member.waits = member.turn + 1, True
+        return self.feed(ev.Turn(trajectory, member.turn))
+
     def fail(self, trajectory: TrajectoryId) -> list[ev.AnyAction]:
         self._take_off(trajectory)
         self._member(trajectory).state = "queued"
@@ -75,12 +83,20 @@ class World(Timelines):
             self.group_hops[unit.uid].append(operator)  # type: ignore[union-attr]
         return self.feed(ev.Ran(operator, unit, verdict, "no variance" if verdict == "drop" else ""))  # type: ignore[arg-type]
 
-    def train(self) -> list[ev.AnyAction]:
+    def train(self, passed: tuple[tuple[int, int, int], ...] = ()) -> list[ev.AnyAction]:
         assert self.training is not None
         batch, self.training = self.training, None
         self.trained.update(batch.groups)
         self.published += 1
-        return self.feed(ev.Trained(batch.batch))
+        return self.feed(ev.Trained(batch.batch, passed))
+
+    def group_failed(self, uid: int) -> list[ev.AnyAction]:
+        """The batch in training goes on without this group."""
+        batch = self.training
+        assert batch is not None
+        left = tuple(trajectory for trajectory in batch.trajectories if trajectory.uid != uid)
+        self.training = ev.Train(batch.batch, tuple(other for other in batch.groups if other != uid), left)
+        return self.feed(ev.GroupFailed(batch.batch, uid, "NaN"))
 
     def sync(self, name: str) -> list[ev.AnyAction]:
         sync = self.syncs.pop(name)
@@ -172,7 +188,7 @@ class World(Timelines):
     def answer(self, wait: object, rng: random.Random) -> list[ev.AnyAction]:
         """What is waited for comes, well."""
         if isinstance(wait, TrajectoryId):
-            return self.land(wait, rng.randint(1, 3))
+            return self.turn(wait) if self.takes_turns and rng.random() < 0.4 else self.land(wait, rng.randint(1, 3))
         if isinstance(wait, tuple):
             return self.ran(*wait)
         if isinstance(wait, SyncId):

@@ -76,7 +76,7 @@ class Writer:
                 (
                     TimelineRow(number(3), number(), 2, 4, 1, number(), self.rng.choice(((), ("filter", "advantage")))),
                     SavedRow(number(3), number()),
-                    PassRate(number(4), 8, self.rng.randrange(9), number()),
+                    PassRate(number(4), self.rng.choice((0, 8, 8)), self.rng.randrange(9), number(3)),
                     Counters(self.base, number(), number(), number(), self.rng.choice((-1, number()))),
                 )
             )

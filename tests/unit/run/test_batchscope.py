@@ -52,7 +52,8 @@ class Here(Caller):
             raise OperatorError(f"`{node.name}` on `host` raised ValueError: no")
         made, numbers = self.interpreter.run(node, columns, version=call.version, cuts=call.cuts)
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
-        done = Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers | self.view.measure(made))
+        key, numbers = self.pool.put(block_of(read)) if read else None, numbers | self.view.measure(made)
+        done = Done(call.id, key, metrics=numbers, scores=self.view.scores(made))
         self.made[done.key] = node.name
         return done
 
@@ -208,3 +209,8 @@ def test_the_first_error_ends_the_batch(pool: ShmPool) -> None:
     with pytest.raises(OperatorError, match="`judge` on `host` raised ValueError: no"):
         this.run()
     assert "actor.train" not in [name for name, _, _ in this.here.calls]
+
+
+def test_what_was_right_is_told_by_prompt_and_pad_rows_are_of_none(pool: ShmPool) -> None:
+    """Two trajectories of two leaves each, leaf 0 is right; dp=5 pads 12 rows to 15."""
+    assert case(pool, dp=5).run().judged == {50: (4, 2), 51: (4, 2), 52: (4, 2)}

@@ -53,6 +53,7 @@ class Schedules(RuleBasedStateMachine):
     def begin(self, seed: int, origin: Origin) -> None:
         self.rng = random.Random(seed)
         self.world = World(random_config(self.rng, origin), origin)
+        self.world.takes_turns = self.rng.random() < 0.5
         self.world.feed(ev.RunStarted())
 
     def is_live(self) -> bool:
@@ -135,6 +136,7 @@ def test_random_schedules_end_and_break_no_bound(block: int) -> None:
         rng = random.Random(seed)
         origin = rng.choice(ORIGINS)
         world = World(random_config(rng, origin), origin)
+        world.takes_turns = rng.random() < 0.5
         world.feed(ev.RunStarted())
         harm = rng.choice((0.0, 0.02, 0.1, 0.25))
         for _ in range(rng.randint(0, 300)):
@@ -156,6 +158,8 @@ def step(world: World, rng: random.Random, harm: float) -> None:
         world.run_out(rng.choice(sorted(world.timers)))
     elif rng.random() < 0.1 and up:
         world.engine_down(rng.choice(up))
+    elif isinstance(wait, ev.Train) and wait.groups and rng.random() < 0.7:
+        world.group_failed(rng.choice(wait.groups))
     else:
         world.refuse(wait)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from decide_world import World
 
 from rlflow.run.controller.routing import Routing
@@ -26,26 +27,31 @@ def told(watermark: Watermark, *steps: str) -> list[int]:
     return values
 
 
-def test_two_steps_that_ask_for_less_lower_it_by_one_step() -> None:
+def test_six_steps_in_a_row_that_ask_for_less_lower_it_by_one_step() -> None:
     watermark = Watermark(16, 2, 16, 2)
-    assert told(watermark, "ready", "ready", "ready", "ready") == [16, 14, 14, 12]
+    assert told(watermark, *["ready"] * 12) == [16] * 5 + [14] * 6 + [12]
     assert (watermark.lowered, watermark.raised) == (2, 0)
     assert watermark.reason == "14 to 12: a batch is ready beyond what the queue takes"
 
 
-def test_two_steps_that_ask_for_more_raise_it() -> None:
+def test_a_step_in_which_the_trainer_waited_raises_it() -> None:
     watermark = Watermark(4, 2, 16, 2)
-    assert told(watermark, "waits", "waits") == [4, 6]
-    assert watermark.reason == "4 to 6: the trainer waited for a batch while engines had room"
+    assert told(watermark, "waits", "waits") == [6, 8]
+    assert watermark.reason == "6 to 8: the trainer waited for a batch while engines had room"
 
 
-def test_what_changes_its_mind_moves_nothing() -> None:
-    assert told(Watermark(8, 2, 16, 2), "waits", "ready", "waits", "ready", "-", "waits", "both", "waits") == [8] * 8
+@pytest.mark.parametrize("between", ["-", "both"])
+def test_what_changes_its_mind_lowers_nothing(between: str) -> None:
+    assert told(Watermark(8, 2, 16, 2), *["ready"] * 5, between, *["ready"] * 5) == [8] * 11
+
+
+def test_after_it_was_raised_six_steps_are_asked_for_again() -> None:
+    assert told(Watermark(8, 2, 16, 2), *["ready"] * 5, "waits", *["ready"] * 6) == [8] * 5 + [10] * 6 + [8]
 
 
 def test_it_stays_within_its_bounds() -> None:
-    assert told(Watermark(3, 2, 16, 2), "ready", "ready", "ready", "ready") == [3, 2, 2, 2]
-    assert told(Watermark(15, 2, 16, 2), "waits", "waits", "waits", "waits") == [15, 16, 16, 16]
+    assert told(Watermark(3, 2, 16, 2), *["ready"] * 12)[5:] == [2] * 7
+    assert told(Watermark(15, 2, 16, 2), "waits", "waits") == [16, 16]
 
 
 def test_at_a_bound_nothing_is_counted() -> None:
@@ -55,7 +61,7 @@ def test_at_a_bound_nothing_is_counted() -> None:
 
 
 def test_a_fixed_one_never_moves() -> None:
-    assert told(Watermark(8, 2, 16, 2, fixed=True), "waits", "waits", "ready", "ready") == [8] * 4
+    assert told(Watermark(8, 2, 16, 2, fixed=True), "waits", *["ready"] * 6) == [8] * 7
 
 
 def test_it_begins_at_all_that_admission_lets_in_and_a_given_one_is_fixed() -> None:
@@ -73,7 +79,7 @@ def test_a_trainer_that_is_slower_lowers_it_and_fewer_are_sent() -> None:
     """P = n = 1, L = 3: the next batch is ready all the time."""
     world = World(CONFIG)
     world.begin()
-    for _ in range(4):
+    for _ in range(12):
         for trajectory in world.running():
             world.land(trajectory)
         step(world)

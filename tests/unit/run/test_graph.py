@@ -58,6 +58,8 @@ def test_the_shipped_pipelines(plan: object, stream: list[str], batch: list[str]
     assert names(view.syncs)[0] == "sync"
     assert view.engine.name == "engine"
     assert view.reward_metric == "integer_match/is_correct"
+    assert view.judgement({"integer_match/is_correct": 0.25}, 8) == (8, 2)
+    assert view.judgement({}, 8) == (0, 0)
 
 
 @pytest.mark.parametrize("plan", [grpo(), grpo(kl=0.1, max_lag=1, dp=2), ppo(), multiturn(), small(early=True)])

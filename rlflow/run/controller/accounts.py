@@ -1,0 +1,53 @@
+"""The accounts of finished groups: sums of what was kept and dropped since the start, and what was learned of the rows of the data."""
+
+from __future__ import annotations
+
+from .order import prompt_of
+from .passrates import Word
+from .state import Group, State
+from .tally import Tally, judged
+
+__all__ = ["filtered", "kept", "lost", "undo"]
+
+
+def kept(state: State, group: Group, version: int, passed: tuple[int, int] = (0, 0)) -> None:
+    """It is trained, into this version. passed: tries and passes, where the batch scope judged it."""
+    group.tally = Tally.of(group, *(passed if passed[0] else judged(group)))
+    state.totals.kept.add(group.tally)
+    _tell(state, group, version)
+
+
+def lost(state: State, group: Group, reason: str) -> None:
+    """It is dropped; what was judged of it by then counts."""
+    group.tally = Tally.of(group, *judged(group))
+    state.totals.lost.setdefault(reason, Tally()).add(group.tally)
+    _tell(state, group, state.published)
+
+
+def undo(state: State, group: Group) -> None:
+    """A rollback takes it back: it was neither trained nor dropped."""
+    if group.tally is None:  # it was over before this process began
+        return
+    if group.state == "trained":
+        state.totals.kept.add(group.tally, times=-1)
+        return
+    lost = state.totals.lost[group.reason]
+    lost.add(group.tally, times=-1)
+    if not lost.groups:
+        del state.totals.lost[group.reason]
+
+
+def filtered(state: State, uid: int) -> str:
+    """Why the row of this prompt is not sampled any more; "" if it is."""
+    return state.pass_rates.refuses(_row(state, uid)) if state.pass_rates.words else ""
+
+
+def _tell(state: State, group: Group, version: int) -> None:
+    assert group.tally is not None
+    if group.tally.tries and state.rows and state.pass_rates.bounds is not None:
+        word = Word(version, group.tally.tries, group.tally.passes)
+        state.journal += state.pass_rates.tell(_row(state, group.uid), word, state.saved)
+
+
+def _row(state: State, uid: int) -> int:
+    return prompt_of(uid, state.rows, state.config.seed)[1]

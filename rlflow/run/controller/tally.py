@@ -1,0 +1,66 @@
+"""What was kept and what was dropped, in sums: how long answers are, and how many of them are right, on both sides.
+
+A rule that drops groups is harmless only if what it drops is like what it keeps. What is dropped while it runs is dropped for being slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .state import Group
+
+__all__ = ["Tally", "judged"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over groups."""
+
+    groups: int = 0
+    landed: int = 0
+    """Trajectories that were complete."""
+    unfinished: int = 0
+    """Trajectories that were sent and were not: how long they would have been is not known."""
+    tokens: int = 0
+    """Sampled tokens of those that were complete."""
+    tries: int = 0
+    """Rows that were judged."""
+    passes: int = 0
+    """Those of them that were right."""
+
+    @classmethod
+    def of(cls, group: Group, tries: int, passes: int) -> Tally:
+        """Of one group, when it is trained or dropped."""
+        landed = [trajectory for trajectory in group.trajectories if trajectory.state == "landed"]
+        unfinished = sum(trajectory.state != "landed" and trajectory.tries > 0 for trajectory in group.trajectories)
+        tokens = sum(span.end - span.start for trajectory in landed for span in trajectory.spans)
+        return cls(1, len(landed), unfinished, tokens, tries, passes)
+
+    def add(self, other: Tally, times: int = 1) -> None:
+        """times -1: it is taken back."""
+        self.groups += times * other.groups
+        self.landed += times * other.landed
+        self.unfinished += times * other.unfinished
+        self.tokens += times * other.tokens
+        self.tries += times * other.tries
+        self.passes += times * other.passes
+
+    @property
+    def mean_tokens(self) -> float | None:
+        """Sampled tokens a complete trajectory."""
+        return self.tokens / self.landed if self.landed else None
+
+    @property
+    def pass_rate(self) -> float | None:
+        return self.passes / self.tries if self.tries else None
+
+
+def judged(group: Group) -> tuple[int, int]:
+    """Tries and passes of a group that was judged before it boards; (0, 0): not judged yet."""
+    if group.judged[0]:
+        return group.judged
+    of_each: Sequence[tuple[int, int]] = [trajectory.judged for trajectory in group.trajectories if trajectory.state == "landed"]
+    return sum(tries for tries, _ in of_each), sum(passes for _, passes in of_each)
