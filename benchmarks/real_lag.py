@@ -87,7 +87,9 @@ def _run(cell: Cell, steps: int) -> Curve:
         if cell.max_lag and cell.correction == "none":
             flags += ["--swap", "truncated_importance=uncorrected:uncorrected"]
         command = [sys.executable, "-m", "rlflow.cli", "run", str(ROOT / "pipelines" / "grpo.py"), "--root", root, "--name", "cell", *flags]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=Path(__file__).parent)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parent)
+        if done.returncode:
+            raise RuntimeError(f"{cell} ended with {done.returncode}: {done.stderr[-2000:]}")
         lines = [json.loads(line) for line in (Path(root) / "cell" / "metrics.jsonl").read_text().splitlines()]
     held_out = [line for line in lines if line["kind"] == "held_out"]
     points = tuple((round(line["time"] - held_out[0]["time"], 2), line["reward"], line["version"]) for line in held_out)
