@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ring_accounts import Accounts, Prompt
 
 from rlflow.run.controller.books import Books
+from rlflow.run.controller.ids import TrajectoryId
 from rlflow.run.controller.state import Batch, State
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ def _rows_on_disk(ring: Ring) -> None:
 
 
 def _no_deadlock(ring: Ring) -> None:
-    """Invariant 4: each wait has a timer, and something is waited for."""
-    waits = len(ring.outstanding()) + len(ring.between_turns())
+    """Invariant 4: each wait has a timer (a turn that waits has one of its own), and something is waited for."""
+    waits = len(ring.outstanding()) + 2 * len(ring.between_turns())
     assert ring.timers == set(ring.state.armed)
     assert len(ring.timers) == waits > 0, f"{waits} waits, timers {sorted(ring.timers)}"
 
@@ -172,6 +173,7 @@ def _nothing_possible_is_left(ring: Ring) -> None:
         _is_scored(ring, prompt)
     assert not _could_board(ring), "a batch could be formed"
     assert not _could_send(ring), "a trajectory could be sent"
+    assert not any(_could_go_on(ring, trajectory) for trajectory in ring.between_turns()), "a turn could be asked for"
     if accounts.formed <= ring.config.last and ring.workers_up:
         for name, host in ring.hosts.items():
             busy = name in ring.syncs or any(evaluation.engine == name for evaluation in ring.evaluations)
@@ -198,6 +200,14 @@ def _could_send(ring: Ring) -> bool:
     if not fit or len(ring.running()) >= ring.state.watermark.value:
         return False
     return bool(accounts.queued()) or (accounts.next_draw() is not None and accounts.room() >= 1)
+
+
+def _could_go_on(ring: Ring, trajectory: TrajectoryId) -> bool:
+    """The engine that it ran on has kept its room; another one needs some."""
+    accounts = ring.accounts
+    tag = accounts.timeline, accounts.member(trajectory).tag
+    fit = [host for host in ring.hosts.values() if host.up and host.held is not None and tag <= host.held < (tag[0] + 1, 0)]
+    return any(trajectory in host.running or len(host.running) < host.capacity for host in fit)
 
 
 def _could_board(ring: Ring) -> bool:

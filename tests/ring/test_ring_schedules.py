@@ -93,6 +93,9 @@ class Schedules(RuleBasedStateMachine):
                 waits = self.ring.outstanding()
                 wait = pick(waits[min(stragglers, len(waits) - 1) :], rng.getrandbits(16))
                 is_bad = isinstance(wait, TrajectoryId | tuple) and rng.randrange(20) < harm
+                if isinstance(wait, TrajectoryId) and self.ring.accounts.member(wait).turn < 2 and rng.randrange(4) == 0:
+                    self.ring.end_turn(wait)
+                    continue
                 self.ring.refuse(wait) if is_bad else self.ring.answer(wait, 1 + rng.randrange(6))
 
     @precondition(is_live)
