@@ -18,6 +18,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = "rlflow.run.controller."
+FOLDER = ROOT / "rlflow" / "run" / "controller"
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,14 @@ class Mutation:
 
     @property
     def path(self) -> Path:
-        return ROOT / "rlflow" / "run" / "controller" / f"{self.module}.py"
+        """Its file; without a name, the one that holds the text."""
+        if self.module:
+            return FOLDER / f"{self.module}.py"
+        [path] = [path for path in FOLDER.glob("*.py") if self.old in path.read_text()]
+        return path
 
     def apply(self, text: str) -> str:
-        assert text.count(self.old) == 1, f"{self.name}: {self.module}.py holds {text.count(self.old)} times: {self.old}"
+        assert text.count(self.old) == 1, f"{self.name}: {self.path.name} holds {text.count(self.old)} times: {self.old}"
         return text.replace(self.old, self.new)
 
 
@@ -44,8 +49,8 @@ MUTATIONS = (
     Mutation("the queue takes one more", "boarding", "len(state.batches) < state.config.queue", "len(state.batches) <= state.config.queue"),
     Mutation("the latest deadlines board first", "buffer", "in sorted(self.ready):", "in sorted(self.ready, reverse=True):"),
     Mutation("a short batch leaves the rest behind", "boarding", "and state.ready == state.waiting", "and state.ready > 0"),
-    Mutation("an attempt is used again", "rollout", "trajectory.attempt + 1", "trajectory.attempt"),
-    Mutation("a wake-up is lost", "rollout", "    state.in_flight -= 1\n    state.routing.offer(engine)\n", "    state.in_flight -= 1\n"),
+    Mutation("an attempt is used again", "", "trajectory.attempt + 1, trajectory.tries", "trajectory.attempt, trajectory.tries"),
+    Mutation("a wake-up is lost", "", "    state.in_flight -= 1\n    state.routing.offer(engine)\n", "    state.in_flight -= 1\n"),
     Mutation("one more than W in flight", "dispatch", "in_flight < state.watermark.value", "in_flight <= state.watermark.value"),
     Mutation("an engine with old weights serves", "fleet", '"serving" if engine.held == state.published else "stale"', '"serving"'),
     Mutation("a dropped group still runs", "rollout", "            state.emit(Abort(trajectory.id))\n        elif", "        elif"),
@@ -89,7 +94,7 @@ class Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.mutation = mutation
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        if name != CORE + self.mutation.module:
+        if name != CORE + self.mutation.path.stem:
             return None
         return importlib.util.spec_from_file_location(name, self.mutation.path, loader=self)
 
