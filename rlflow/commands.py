@@ -59,6 +59,10 @@ def run(
     seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
     steps: Annotated[int, Parameter(help="batches to train, unless the data ends before")] = 100,
     save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
+    keep: Annotated[int, Parameter(help="newest checkpoints that stay; 0: all")] = 0,
+    keep_best: Annotated[
+        bool, Parameter(negative=(), help="save versions that are evaluated, too; checkpoints/best is the one with the highest score")
+    ] = False,
     watermark: Watermark = 0,
     queue: Queue = 0,
     oversample: Oversample = 0,
@@ -75,8 +79,8 @@ def run(
 
     plan = command.plan(parameters, swap, watermark=watermark, queue=queue, oversample=oversample)
     options = Options(
-        name=name, root=root, seed=seed, steps=steps, save_every=save_every, watermark=watermark, queue=queue, oversample=oversample,
-        epochs=epochs, remainder=remainder, pool_mb=pool_mb,
+        name=name, root=root, seed=seed, steps=steps, save_every=save_every, keep=keep, keep_best=keep_best, watermark=watermark,
+        queue=queue, oversample=oversample, epochs=epochs, remainder=remainder, pool_mb=pool_mb,
     )  # fmt: skip
     _say_replaced(plan)
     told = command.as_told(parameters, swap)
@@ -154,6 +158,8 @@ def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcom
     reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
     print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
     print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
+    if outcome.best:
+        print(f"the best one by its held-out reward: {outcome.best}")
     return 0
 
 

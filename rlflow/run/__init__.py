@@ -9,6 +9,6 @@ staff.py launch.py calls.py transport.py messages.py    the processes, and how t
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py      the plan as the run time reads it
 rundir.py record.py runs.py report.py bias.py screen.py    what a run leaves, was told, what became of it, what it shows
-ledger/ rowfiles.py checkpoints.py                      what outlives a kill: what was decided, rows, weights
+ledger/ rowfiles.py checkpoints.py retention.py         what outlives a kill: what was decided, rows, weights; which weights stay
 audit.py audit_rules.py                                 nothing lost, doubled or skipped
 """

@@ -111,6 +111,16 @@ class Loop:
             self._commit()
             for action in actions:
                 self._perform(action)
+            if isinstance(event, ev.Saved):
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Of the checkpoints, keep those that are asked for."""
+        unscored = {*self.state.evaluations_due, *(evaluation.version for evaluation in self.state.evaluations)}
+        try:
+            self.staff.retention.saved(self.state.saved, unscored)
+        except OSError as error:
+            self.report.screen.note(f"the checkpoints could not be tidied up: {error}")
 
     def _commit(self) -> None:
         if self.state.journal:
@@ -131,6 +141,7 @@ class Loop:
             case ev.Start():
                 self._begin(action.engine, self._start(action))
             case ev.StartWorkers():
+                self.staff.retention.rewound(self.state.timeline, self.state.published)
                 for task in self._of_workers:
                     task.cancel()
                 self._begin("", self._start_workers(action))
@@ -168,6 +179,7 @@ class Loop:
             case ev.Continue():
                 raise AssertionError("a rollout process asks for the next turn itself: nobody tells Turn")
             case ev.Finish():
+                self._tidy()
                 self.finish.set_result(action)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -239,7 +251,7 @@ class Loop:
             self.tell(ev.Synced(sync))
 
     def _sinks_due(self, evaluation: EvaluationId) -> list[Node]:
-        return self.view.sinks_due(self.state.evaluations[evaluation], at_the_end=has_nothing_to_train(self.state))
+        return self.view.sinks_due(self.state.evaluations.get(evaluation, ()), at_the_end=has_nothing_to_train(self.state))
 
     async def _evaluate(self, evaluation: EvaluationId, sinks: Sequence[Node]) -> None:
         """All that is due, of the pinned version. The score is the reward of the pipeline's first evaluation."""
@@ -256,8 +268,10 @@ class Loop:
         else:
             for node, numbers, seconds in found:
                 self.report.evaluated(node.name, evaluation.version, numbers, seconds)
-            rewards = {node.id: numbers.get("reward") for node, numbers, _ in found}
-            self.tell(ev.Evaluated(evaluation, rewards.get(self.view.sinks[0].id)))
+            score = next((numbers.get("reward") for node, numbers, _ in found if node is self.view.sinks[0]), None)
+            if score is not None:
+                self.staff.retention.scored(evaluation.timeline, evaluation.version, score)
+            self.tell(ev.Evaluated(evaluation, score))
         finally:
             self._evaluating.pop(evaluation, None)
 

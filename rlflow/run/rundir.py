@@ -8,7 +8,7 @@ runs/NAME/
   ledger.sqlite      what was decided, up to the last transaction; run.lock is held by the process that works on the run
   history.jsonl      one line for each batch trained, group dropped, timeline begun; `rlflow.run.audit` holds it against the ledger
   rows/              UID/...: rows of groups that a resume may ask for
-  checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it
+  checkpoints/       step-000010/WORKER/: a Hugging Face folder with optimizer and random state beside it; best -> one of them
   logs/              what each process printed
   ended.json         how it ended; not there while it runs, nor after a kill
 """

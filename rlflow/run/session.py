@@ -48,6 +48,7 @@ class Outcome:
     run_dir: Path
     checkpoint: Path | None
     reward: dict[str, float]
+    best: Path | None = None
 
 
 def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, str], ...] = (), told: Told | None = None) -> Outcome:
@@ -111,6 +112,10 @@ def schedule(view: GraphView, options: Options) -> Config:
         raise UsageError(f"--steps {options.steps}: give at least 1")
     if options.pool_mb is not None and options.pool_mb < 1:
         raise UsageError(f"--pool-mb {options.pool_mb}: give at least 1, or leave it out")
+    if options.keep < 0:
+        raise UsageError(f"--keep {options.keep}: give at least 1, or 0 for all checkpoints")
+    if options.keep_best and not view.sinks:
+        raise UsageError("--keep-best: nothing is evaluated in this pipeline, so no checkpoint is the best; leave it out, or call evaluate")
     gap = next((gap for gap in view.plan.facts.gaps.values() if gap.watermark), Gap(worst=0))
     return Config(
         n=view.dispatch.params["n"],
@@ -129,6 +134,7 @@ def schedule(view: GraphView, options: Options) -> Config:
         hops=tuple(Hop(node.name, "group") for node in view.hops),
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,
+        keep_best=options.keep_best,
     )
 
 
@@ -153,7 +159,10 @@ class _Session:
     async def run(self) -> Outcome:
         self.fleet = fleet = Fleet(self.run_dir, self.run_dir.path / "sites" / "controller.sock", self._died)
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
-        around = Surroundings(seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes)
+        around = Surroundings(
+            seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes,
+            keep=self.options.keep, keep_best=self.options.keep_best,
+        )  # fmt: skip
         staff = Staff(self.view, self.run_dir, fleet, around)
         failed = True
         with self._signals():
@@ -182,7 +191,7 @@ class _Session:
         report.ended(self.loop.state.totals)
         if finish.outcome == "done" and staff.blocks.outstanding:
             raise RlflowError(f"{staff.blocks.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
-        return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward)
+        return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward, staff.retention.best)
 
     def _died(self, process: str, error: WorkerDied) -> None:
         assert self.loop is not None

@@ -27,6 +27,7 @@ from .calls import Caller, engine_names, process_name, rollout_name
 from .graph import GraphView
 from .launch import Fleet
 from .messages import Call, Free
+from .retention import Retention
 from .rundir import RunDir
 from .site import SiteFile
 from .transport import Peer
@@ -42,6 +43,8 @@ class Surroundings:
     modules: tuple[tuple[str, str], ...]
     plan: Path
     pool_bytes: int | None
+    keep: int = 0
+    keep_best: bool = False
 
 
 class Staff:
@@ -53,6 +56,7 @@ class Staff:
 
     def __init__(self, view: GraphView, run_dir: RunDir, fleet: Fleet, around: Surroundings) -> None:
         self.view, self.run_dir, self.fleet, self.around = view, run_dir, fleet, around
+        self.retention = Retention(run_dir.path / "checkpoints", keep=around.keep, keep_best=around.keep_best)
         self.workers: dict[int, Worker] = {w.id: make_worker(w) for w in view.graph.workers}
         used = {n.worker for n in view.needed if n.worker is not None} | {n.fills for n in view.syncs}
         servers = {w.id for w in view.graph.workers if w.id in used and self._argv(w, w.name, Path("?")) is not None}

@@ -69,6 +69,8 @@ class Config:
     hops: tuple[Hop, ...] = ()
     eval_every: int = 0
     """Evaluate versions that this divides, and the last one; 0: never."""
+    keep_best: bool = False
+    """Save versions that are evaluated, too."""
     save_every: int = 0
     """Save versions that this divides, and the last one; 0: only the last one."""
     max_attempts: int = 3

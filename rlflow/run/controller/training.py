@@ -47,9 +47,10 @@ def trained(state: State, event: Trained) -> bool:
     state.totals.trained_rows += batch.rows
     state.published = version = batch.id.batch + 1
     make_stale(state)
-    if state.config.save_every and version % state.config.save_every == 0:
+    is_scored = bool(state.config.eval_every) and version % state.config.eval_every == 0
+    if (state.config.save_every and version % state.config.save_every == 0) or (is_scored and state.config.keep_best):
         _save(state)
-    if state.config.eval_every and version % state.config.eval_every == 0:
+    if is_scored:
         make_due(state, version)
     return True
 

@@ -43,6 +43,23 @@ def test_a_save_that_fails_is_followed_by_the_next_one_that_is_due() -> None:
     assert world.finish == ev.Finish("done", "the last batch is trained, at version 4")
 
 
+def test_a_version_that_is_evaluated_is_saved_where_the_best_one_is_to_be_kept() -> None:
+    for keep_best, expected in ((True, [2, 3, 4]), (False, [3, 4])):
+        world = World(replace(ONE, save_every=3, eval_every=2, keep_best=keep_best, last=3))
+        world.begin()
+        world.evaluate(EvaluationId(0, 0, "e", 1))
+        for version in range(1, 5):
+            land_first(world)
+            saves = [action.batch for action in world.train() if isinstance(action, ev.Save)]
+            for batch in saves:
+                world.save(batch)
+            if version < 4 or not world.finish:
+                world.sync("e")
+            for evaluation in list(world.state.evaluations):
+                world.evaluate(evaluation)
+        assert world.saved == expected
+
+
 def test_the_last_save_is_tried_again_and_then_ends_the_run() -> None:
     world = World(replace(ONE, last=0, max_save_attempts=2))
     world.begin()
