@@ -10,8 +10,8 @@ from run_cases import Run
 
 def test_the_best_and_the_newest_checkpoint_stay(start_run: Callable[..., Run]) -> None:
     run = start_run(
-        "grpo", "--prompts", "8", "--group-size", "4", "--steps", "12", "--save-every", "0", "--keep", "1", "--keep-best", "--eval-every", "2",
-        "--eval-samples", "4", "--eval-temperature", "1.0", "--engines", "2", "--lr", "0.03",
+        "grpo", "--prompts", "8", "--group-size", "4", "--steps", "12", "--save-every", "0", "--keep", "1", "--keep-best",
+        "--eval-every", "2", "--eval-samples", "4", "--eval-temperature", "1.0", "--engines", "2", "--lr", "0.03",
     )  # fmt: skip
     code, out, err = run.end(240)
     assert code == 0, err
