@@ -32,6 +32,7 @@ from rlflow.run.interpret import block_of, fetch
 from rlflow.run.loop import Loop
 from rlflow.run.messages import Call, Done
 from rlflow.run.report import Report
+from rlflow.run.retention import Retention
 from rlflow.run.rundir import RunDir
 from rlflow.run.stream import Stream
 
@@ -121,7 +122,8 @@ class Here(Caller):
 class Staff:
     """The part of `rlflow.run.staff.Staff` that a loop asks: nobody dies."""
 
-    def __init__(self, caller: Here) -> None:
+    def __init__(self, caller: Here, retention: Retention) -> None:
+        self.retention = retention
         self.caller, self.view, self.engines = caller, caller.view, {"engine": caller.view.engine}
         self.rows, self.blocks, self.prepared = {caller.view.source.id: 3}, Blocks(caller.free), asyncio.Event()
         self.prepared.set()
@@ -177,7 +179,7 @@ def run(pool: ShmPool, folder: Path) -> tuple[Here, Report]:
     config = Config(n=2, groups_per_batch=2, max_lag=0, last=2, engines=("engine",), hops=(Hop("keep_odd", "group"),))
 
     async def loop() -> Report:
-        staff: Any = Staff(here)
+        staff: Any = Staff(here, Retention(run_dir.path / "checkpoints"))
         report = Report(here.view, run_dir, Silent(), {}, staff.blocks)
         books = Kept()
         finish = await asyncio.wait_for(Loop(here.view, staff, State(config), report, books, seed=0).run(), 60)
