@@ -40,6 +40,7 @@ class Report:
         self.view, self.run_dir, self.screen, self.peers, self.blocks = view, run_dir, screen, peers, blocks
         self.started = self._last_step = time.monotonic()
         self.last_reward: dict[str, float] = {}
+        self._evaluated: dict[str, int] = {}
         self._metrics: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._socket_bytes = 0
@@ -107,7 +108,8 @@ class Report:
     def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
         at = round(time.monotonic() - self.started, 3)
         line = {"kind": "held_out", "name": name, "version": version, "time": at, "seconds": round(seconds, 3)} | dict(numbers)
-        self.last_reward[name] = numbers.get("reward", float("nan"))
+        if version >= self._evaluated.get(name, 0):  # on another engine an older version may take longer
+            self._evaluated[name], self.last_reward[name] = version, numbers.get("reward", float("nan"))
         self.run_dir.metric(line)
         self.screen.held_out(line)
 

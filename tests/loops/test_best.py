@@ -17,12 +17,12 @@ def test_the_best_and_the_newest_checkpoint_stay(start_run: Callable[..., Run]) 
     assert code == 0, err
 
     held_out = [line for line in run.lines() if line["kind"] == "held_out"]
-    assert [line["version"] for line in held_out] == [0, 2, 4, 6, 8, 10, 12]
+    assert sorted(line["version"] for line in held_out) == [0, 2, 4, 6, 8, 10, 12]  # on two engines one may be overtaken
     for line in held_out:
         assert line["prompts"] == 222
         assert line["reward"] == line["avg@4"] == line["pass@1"] <= line["pass@2"] <= line["pass@4"]
 
-    scores = {line["version"]: line["reward"] for line in held_out[1:]}  # of version 0 there is no checkpoint
+    scores = {line["version"]: line["reward"] for line in held_out if line["version"]}  # of version 0 there is no checkpoint
     best = max(scores, key=lambda version: (scores[version], -version))
     folder = run.folder / "checkpoints"
     assert os.readlink(folder / "best") == f"step-{best:06d}"

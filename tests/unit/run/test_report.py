@@ -83,6 +83,7 @@ def test_what_was_measured_between_two_steps_is_told_once(report: Report) -> Non
 def test_the_last_held_out_reward_is_kept_by_the_name_of_what_evaluated(report: Report) -> None:
     report.evaluated("engine.evaluate", 0, {"reward": 0.1}, 1.0)
     report.evaluated("engine.evaluate", 9, {"reward": 0.4}, 1.0)
+    report.evaluated("engine.evaluate", 5, {"reward": 0.2}, 9.0)  # it took longer
     assert report.last_reward == {"engine.evaluate": 0.4}
 
 
