@@ -32,8 +32,8 @@ T = TypeVar("T")
 class EnvironmentLimits:
     """reset_s, step_s: seconds that a call may take; closing gets step_s too. resets: how often a reset is tried, in all.
 
-    isolated: every episode in a process of its own, which a crash ends and a hang gets killed. (Starting one takes about a second;
-    it serves one episode after the other.)
+    isolated: every episode in a process of its own, which a crash ends and a hang gets killed: as many processes as trajectories in
+    flight, each of them serving one episode after the other. (Starting one takes about a second.)
     """
 
     reset_s: float = 60.0

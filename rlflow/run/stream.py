@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -81,6 +82,5 @@ class Stream:
             return ()
         versions = columns[self.view.token_versions].values
         versions = versions[versions >= 0]
-        starts = np.flatnonzero(np.diff(versions, prepend=-1))
-        ends = [*starts[1:].tolist(), len(versions)]
-        return tuple((int(versions[a]), int(a), int(b)) for a, b in zip(starts.tolist(), ends, strict=True))
+        cuts = [*np.flatnonzero(np.diff(versions, prepend=-1)).tolist(), len(versions)]
+        return tuple((int(versions[a]), a, b) for a, b in pairwise(cuts))

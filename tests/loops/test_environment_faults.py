@@ -9,6 +9,7 @@ from run_cases import Run
 
 PIPELINE = '''
 import asyncio
+import os
 import time
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class TrainRows(ModelRows, PpoRows):
 
 
 class Faulty(HigherLowerEpisode):
-    """Secrets 0 to 2 are never played to the end."""
+    """Secrets 0 to 3 are never played to the end."""
 
     async def step(self, text: str) -> Reply:
         match self.secret:
@@ -41,22 +42,27 @@ class Faulty(HigherLowerEpisode):
                 await asyncio.sleep(3600)
             case 2:
                 time.sleep(6)
+            case 3 if self.rules.leaves:
+                os._exit(9)
         return await super().step(text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Game(HigherLower):
+    leaves: bool = False  # its process, with secret 3
+
     async def reset(self, prompt: str, answer: str, *, seed: int) -> Start:
         return Start(Faulty(self, int(answer)))
 
 
 @pipeline
-def faulty() -> None:
+def faulty(prompts: int = 24, isolated: bool = False) -> None:
     actor, engine = Torch("actor"), Embedded("engine", max_new_tokens=1)
     policy = Feedback("policy", init=actor.load())
-    limits = EnvironmentLimits(reset_s=1.0, step_s=1.0, resets=1)
+    limits = EnvironmentLimits(reset_s=5.0, step_s=1.0, resets=1, isolated=isolated)
     prompt = dispatch(dataset("guess.parquet", tokenizer="tiny"), n=2)
-    ready = form_batch(engine.rollout_turns(policy.served, prompt, environment=Game(turns=2), limits=limits), prompts=24)
+    game = Game(turns=2, leaves=isolated)
+    ready = form_batch(engine.rollout_turns(policy.served, prompt, environment=game, limits=limits), prompts=prompts)
     score = episode_scores(ready.episode_reward, ready.response_mask)
     adv = grpo(shape_rewards(score.token_level_scores), ready.response_mask, ready.uid)
     old = actor.log_probs(policy.current, ready.input_ids, ready.position_ids, ready.attention_mask)
@@ -85,3 +91,13 @@ def test_environments_that_fail_cost_their_groups_and_nothing_else(start_run: Ca
         "cannot be cancelled: it blocks instead of awaiting",
     ):
         assert said in log
+
+
+def test_an_environment_that_ends_its_process_costs_its_groups_and_nothing_else(start_run: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "faulty.py"
+    file.write_text(PIPELINE)
+    run = start_run(str(file), "--steps", "5", "--prompts", "3", "--isolated")
+    code, _, err = run.end(280)
+    assert code == 0, err
+    assert [line["rows"] for line in run.steps()] == [6] * 5
+    assert "ended its process" in (run.folder / "logs" / "engine.rollout.log").read_text()

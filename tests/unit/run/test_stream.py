@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from small_loop import interpreter_of, small
 
+from rlflow.data.column import Column
 from rlflow.run.stream import Stream
 
 
@@ -40,6 +42,12 @@ def test_siblings_are_different_trajectories_of_one_prompt(stream: Stream) -> No
 def test_spans_are_runs_of_one_version_over_the_sampled_tokens(stream: Stream) -> None:
     _, _, spans, _ = stream.sample((0, 41, 1), 5)  # leaf 0: two tokens of version 5, leaf 1: three of version 6
     assert spans == ((5, 0, 2), (6, 2, 5))
+
+
+def test_a_trajectory_that_trains_nothing_has_no_spans(stream: Stream) -> None:
+    field = stream.view.token_versions
+    assert field is not None
+    assert stream._spans({field: Column.ragged("i32", [np.array([-1, -1], np.int32), np.array([-1], np.int32)])}) == ()
 
 
 def test_only_what_is_read_elsewhere_leaves_the_process(stream: Stream) -> None:
