@@ -80,10 +80,9 @@ class Dialogue:
     def reply(self, text: str) -> list[int] | None:
         """Ids of the environment's turn after the model said `text`; None: the episode is over."""
         self._what = f"{self._name}.step of turn {self.turns + 1}, {text[:40]!r}"
-        lane, reply = self._lane, None
+        lane = self._lane
         assert lane is not None, "the dialogue is closed"
-        said = self._asked(lambda: lane.step(text, self._limits.step_s))
-        reply = self._checked(said)
+        reply = self._checked(self._asked(lambda: lane.step(text, self._limits.step_s)))
         self.reward += reply.reward
         ids = None if reply.done else self._encoded(reply.text)
         self._said.append((text, ids))
