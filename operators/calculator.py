@@ -1,7 +1,7 @@
 """An environment that is a tool: the model may let it compute, and then answers.
 
 "84 over 12? "   and the row's answer is 7
-model "84:12"    a call: Reply(" 7\\n", reward=0.1)
+model "84:12"    a call: Reply("=7", reward=0.1)
 model "7"        no call: the answer, Reply(reward=1.0, done=True)
 """
 
@@ -63,7 +63,7 @@ class CalculatorEpisode:
         self.used += 1
         left, right = (int(given) if given else known for given, known in ((call[1], self.left), (call[3], self.right)))
         result = "no" if call[2] == ":" and not right else _COMPUTE[call[2]](left, right)
-        return Reply(f" {result}\n", reward=self.rules.call_reward if self.used == 1 else 0.0)
+        return Reply(f"={result}", reward=self.rules.call_reward if self.used == 1 else 0.0)
 
     async def close(self) -> None:
         """A calculator holds nothing."""

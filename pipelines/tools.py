@@ -26,8 +26,8 @@ class TrainRows(ModelRows, PpoRows):
 @pipeline
 def tools(
     data: str = "calculator.parquet", model: str = "tiny", prompts: PromptCount = 32, group_size: GroupSize = 8, calls: int = 1,
-    call_reward: float = 0.1, dp: RankCount = 1, engines: int = 1, lr: float = 1e-3, entropy: float = 0.01,
-    max_tokens: TokenCount = 16_384, max_new_tokens: int = 2, max_response_tokens: int = 4, eval_every: int = 10,
+    call_reward: float = 0.1, dp: RankCount = 1, engines: int = 1, lr: float = 1e-3, entropy: float = 0.02,
+    max_tokens: TokenCount = 16_384, max_new_tokens: int = 1, max_response_tokens: int = 2, eval_every: int = 10,
 ) -> None:  # fmt: skip
     actor = Torch("actor", model=model, dp=dp, lr=lr)
     engine = Embedded("engine", model=model, max_new_tokens=max_new_tokens, replicas=engines)

@@ -34,11 +34,11 @@ def play(prompt: str, answer: str, said: list[str], **rules: float) -> list[Repl
     ],
 )
 def test_a_call_is_computed_and_numbers_left_out_are_those_of_the_question(call: str, result: str) -> None:
-    assert play("84 over 12? ", "7", [call]) == [Reply(f" {result}\n", reward=0.1)]
+    assert play("84 over 12? ", "7", [call]) == [Reply(f"={result}", reward=0.1)]
 
 
 def test_the_answer_ends_the_episode() -> None:
-    assert play("84 over 12? ", "7", [":", "7"]) == [Reply(" 7\n", reward=0.1), Reply(reward=1.0, done=True)]
+    assert play("84 over 12? ", "7", [":", "7"]) == [Reply("=7", reward=0.1), Reply(reward=1.0, done=True)]
     assert play("84 over 12? ", "7", [":", "8"])[1] == Reply(reward=0.0, done=True)
 
 
@@ -48,8 +48,8 @@ def test_an_answer_at_once_is_one_too() -> None:
 
 
 def test_after_so_many_calls_another_one_is_an_answer() -> None:
-    assert play("9 minus 2? ", "7", ["+", "-", "7"], calls=2) == [Reply(" 11\n", reward=0.1), Reply(" 7\n"), Reply(reward=1.0, done=True)]
-    assert play("9 minus 2? ", "7", ["-", "7-0"]) == [Reply(" 7\n", reward=0.1), Reply(reward=1.0, done=True)]
+    assert play("9 minus 2? ", "7", ["+", "-", "7"], calls=2) == [Reply("=11", reward=0.1), Reply("=7"), Reply(reward=1.0, done=True)]
+    assert play("9 minus 2? ", "7", ["-", "7-0"]) == [Reply("=7", reward=0.1), Reply(reward=1.0, done=True)]
 
 
 @pytest.mark.parametrize(("prompt", "answer"), [("84? ", "7"), ("1 and 2 and 3? ", "7"), ("84 over 12? ", "seven")])
