@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from .compile.dump import TABLES
 from .compile.plan import Plan
@@ -42,9 +42,14 @@ SwapA = Annotated[tuple[str, ...], Parameter(name="--a.swap", negative=(), show_
 SwapB = Annotated[tuple[str, ...], Parameter(name="--b.swap", negative=(), show_default=False, help=SWAP)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="the same as JSON")]
 Watermark = Annotated[int, Parameter(help="most trajectories in flight; 0: as many as max_lag lets in, fewer while the trainer is slower")]
-Queue = Annotated[int, Parameter(help="batches that may be formed ahead of the one in training")]
+AtLeast0 = validators.Number(gte=0)
+Queue = Annotated[int, Parameter(validator=AtLeast0, help="batches that may be formed ahead of the one in training")]
 Oversample = Annotated[
-    int, Parameter(help="prompts sampled beyond those of the batches; when a batch is ready, so many slow ones are dropped")
+    int,
+    Parameter(validator=AtLeast0, help="prompts sampled beyond those of the batches; when one is ready, so many slow ones are dropped"),
+]
+PassRate = Annotated[
+    tuple[float, float] | None, Parameter(help="LOW HIGH: a prompt that was last right less or more often than that is not sampled again")
 ]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
@@ -66,10 +71,11 @@ def run(
     watermark: Watermark = 0,
     queue: Queue = 0,
     oversample: Oversample = 0,
-    epochs: Annotated[int, Parameter(help="how often the data is gone through; 0: until the steps are done")] = 0,
+    epochs: Annotated[int, Parameter(validator=AtLeast0, help="how often the data is gone through; 0: until the steps are done")] = 0,
     remainder: Annotated[
         Literal["short", "drop"], Parameter(help="the last prompts, fewer than a batch: a short one, or dropped")
     ] = "short",
+    pass_rate: PassRate = None,
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory")] = None,
     debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
@@ -80,7 +86,7 @@ def run(
     plan = command.plan(parameters, swap, watermark=watermark, queue=queue, oversample=oversample)
     options = Options(
         name=name, root=root, seed=seed, steps=steps, save_every=save_every, keep=keep, keep_best=keep_best, watermark=watermark,
-        queue=queue, oversample=oversample, epochs=epochs, remainder=remainder, pool_mb=pool_mb,
+        queue=queue, oversample=oversample, epochs=epochs, remainder=remainder, pass_rate=pass_rate, pool_mb=pool_mb,
     )  # fmt: skip
     _say_replaced(plan)
     told = command.as_told(parameters, swap)
@@ -102,6 +108,7 @@ def resume(
     remainder: Annotated[
         Literal["short", "drop"] | None, Parameter(help="the last prompts, fewer than a batch; default: as before")
     ] = None,
+    pass_rate: PassRate = None,
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory; default: as before")] = None,
     debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
 ) -> int:
@@ -114,7 +121,7 @@ def resume(
 
     given: dict[str, Any] = {
         "steps": steps, "save_every": save_every, "watermark": watermark, "queue": queue, "oversample": oversample, "epochs": epochs,
-        "remainder": remainder, "pool_mb": pool_mb,
+        "remainder": remainder, "pass_rate": pass_rate, "pool_mb": pool_mb,
     }  # fmt: skip
     options = dataclasses.replace(command.record.run, **{name: value for name, value in given.items() if value is not None})
     if (nothing_left := command.nothing_left(options)) is not None:

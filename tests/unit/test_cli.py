@@ -47,6 +47,24 @@ def test_a_function_that_returns_a_plan_is_a_pipeline_with_its_own_flags(tmp_pat
     assert "RLF015" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--queue", "--oversample", "--epochs"])
+def test_counts_of_the_schedule_are_not_negative(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", GRPO, flag, "-1"]) == 2
+    assert "Must be >= 0" in capsys.readouterr().err
+
+
+def test_a_queue_that_lags_further_than_max_lag_is_refused_with_the_flag_that_is_legal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", GRPO, "--max-lag", "1", "--queue", "1"]) == 0
+    assert main(["check", GRPO, "--max-lag", "1", "--queue", "2"]) == 3
+    assert "0 to 1 are legal: `--queue 1`, or `max_lag=2`" in capsys.readouterr().err
+
+
+def test_pass_rates_that_are_no_bounds_are_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", GRPO, "--root", str(tmp_path), "--pass-rate", "0.9", "0.1"]) == 2
+    assert "give the lowest and the highest rate that is sampled" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_swapping_in_gae_without_values_is_refused_with_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", GRPO, "--swap", "grpo=operators.advantage:gae"]) == 3
     error = capsys.readouterr().err
