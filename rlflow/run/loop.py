@@ -170,7 +170,7 @@ class Loop:
             case ev.Warn(what):
                 self.report.screen.note(what)
             case ev.Arm(name, seconds):
-                self._timers[name] = asyncio.get_running_loop().call_later(seconds, self.tell, ev.Timeout(name))
+                self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._ran_out, name)
                 self.waits.begin(name)
             case ev.Disarm(name):
                 if (timer := self._timers.pop(name, None)) is not None:
@@ -181,6 +181,11 @@ class Loop:
             case ev.Finish():
                 self._tidy()
                 self.finish.set_result(action)
+
+    def _ran_out(self, name: str) -> None:
+        self._timers.pop(name)
+        self.waits.end(name)
+        self.tell(ev.Timeout(name))
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(job)

@@ -8,8 +8,9 @@ Train ────▶ `rows`: a row that is not in the pool (of a resumed run, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..data.pool.protocol import Key
 from ..errors import DataError, RlflowError
@@ -36,21 +37,25 @@ class Sampling:
         self.state, self.staff, self.blocks, self.tell, self.seed, self.rows_folder = state, staff, blocks, tell, seed, rows
         self.view, self.caller = staff.view, staff.caller
         self.ready = Ready()
-        self._running: dict[TrajectoryId, tuple[str, int]] = {}  # engine and number of the call
+        self._running: dict[TrajectoryId, tuple[str, int | None]] = {}  # engine and number of the call, None: not sent yet
         self._given_up: set[TrajectoryId] = set()  # while they ran: their rows are freed when they arrive
 
     def _seconds(self, kind: WaitKind) -> float:
         return self.state.config.seconds(kind) + BACKSTOP
 
     # --- trajectories -------------------------------------------------------------------------------------------------------------
-    async def dispatch(self, action: ev.Dispatch) -> None:
+    def dispatch(self, action: ev.Dispatch) -> Coroutine[Any, Any, None]:
+        """The job that gets the rows. From now on `abort` is about it; one that is aborted before it begins sends nothing."""
+        self._running[action.trajectory] = action.engine, None
+        return self._sample(action)
+
+    async def _sample(self, action: ev.Dispatch) -> None:
         trajectory, sampler = action.trajectory, self.view.sampler
-        _, row = prompt_of(trajectory.uid, self.staff.rows[self.view.source.id], self.seed)
-        prompt = (row, trajectory.uid, trajectory.traj_uid, trajectory.attempt)
-        keep = self._name(rowfiles.trajectory_file(self.rows_folder, trajectory))
-        call = self.staff.engine_call(sampler.id, self.state.timeline, action.version_tag, action.engine, prompt=prompt, keep=keep)
-        self._running[trajectory] = action.engine, call.id
         try:
+            if trajectory in self._given_up:
+                return
+            call = self._call(action)
+            self._running[trajectory] = action.engine, call.id
             done = await self.caller.rollout(sampler, action.engine, call, self._seconds("trajectory"))
         except RlflowError as error:
             if trajectory not in self._given_up and not await self.staff.engine_ended(action.engine, within=DEATH_SECONDS):
@@ -60,6 +65,16 @@ class Sampling:
         finally:
             del self._running[trajectory]
             self._given_up.discard(trajectory)
+
+    def _call(self, action: ev.Dispatch) -> Call:
+        """Raises EngineError for an engine that has gone down since."""
+        trajectory = action.trajectory
+        _, row = prompt_of(trajectory.uid, self.staff.rows[self.view.source.id], self.seed)
+        prompt = (row, trajectory.uid, trajectory.traj_uid, trajectory.attempt)
+        keep = self._name(rowfiles.trajectory_file(self.rows_folder, trajectory))
+        return self.staff.engine_call(
+            self.view.sampler.id, self.state.timeline, action.version_tag, action.engine, prompt=prompt, keep=keep
+        )
 
     def _land(self, trajectory: TrajectoryId, done: Done) -> None:
         assert done.key is not None
@@ -77,7 +92,8 @@ class Sampling:
         if trajectory in self._running:
             self._given_up.add(trajectory)
             engine, call = self._running[trajectory]
-            self.caller.rollout_process(engine).send(Abort(call))
+            if call is not None:
+                self.caller.rollout_process(engine).send(Abort(call))
 
     def forget(self, uids: Iterable[int]) -> None:
         """These groups are trained or dropped."""
