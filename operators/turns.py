@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -134,7 +135,8 @@ class TurnLoop:
             return [self._turn(course, dialogue)]
         courses = [replace(course, branch=(*course.branch, number)) for number in range(width)]
         with ThreadPoolExecutor(width - 1, thread_name_prefix="branch") as threads:
-            others = [threads.submit(self._branch, other, dialogue) for other in courses[1:]]
+            # in a context of its own, which says whose attempt it is: giving that up ends the requests of every branch
+            others = [threads.submit(copy_context().run, self._branch, other, dialogue) for other in courses[1:]]
             first = self._turn(courses[0], dialogue)
         played = [other.result() for other in others]
         for _, numbers in played:

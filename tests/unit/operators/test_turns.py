@@ -13,6 +13,7 @@ from operators.environment import Environment, HigherLower
 from operators.models import tokenizer_of
 from operators.samples import Played
 from operators.turns import Course, Rules, TurnLoop
+from rlflow.attempt import Attempt, current
 from rlflow.engines.rollout import Generation
 from rlflow.engines.rollout.protocol import FinishReason, WeightVersionSpan
 from rlflow.errors import DataError, OperatorError
@@ -189,6 +190,18 @@ def test_cuts_of_every_branch_are_counted(caplog: pytest.LogCaptureFixture) -> N
 def test_a_branch_that_fails_fails_its_trajectory() -> None:
     with pytest.raises(OperatorError, match=r"trajectory 5\.0: Scripted\.step of turn 2, 'a' raised RuntimeError: no"):
         play(Model("a"), Scripted(script=("say:-", "raise:no")), forks=(1, 2))
+
+
+def test_every_branch_is_of_the_attempt_at_its_trajectory() -> None:
+    attempt, seen = Attempt("5.0.0"), dict[tuple[int, ...], Attempt | None]()
+
+    def ask(course: Course) -> Generation:
+        seen[course.branch] = current()
+        return generation(ids("a"))
+
+    with attempt.running():
+        play(ask, None, forks=(3,))
+    assert seen == {(0,): attempt, (1,): attempt, (2,): attempt}
 
 
 @pytest.mark.parametrize("wrong", [{"max_turns": 0}, {"max_response_tokens": 0}, {"forks": (1, 0)}])
