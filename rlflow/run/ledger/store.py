@@ -190,9 +190,16 @@ class Ledger:
 
 
 def read_books(folder: Path) -> Books:
-    """What the ledger of a run holds now, whoever works on it. Raises LedgerError as ``Ledger.open``, and for an older version."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
-        return tables.load(connection)
+    """What the ledger of a run holds now, whoever works on it; an older one is migrated in a copy. Raises LedgerError as ``open``."""
+    path = folder / FILE
+    _must_exist(path)
+    with _named(path), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+        with closing(sqlite3.connect(_read_only(path), uri=True)) as there:
+            there.backup(copy)
+        schema.check_version(copy, path)
+        schema.check_rows(copy, path)
+        schema.migrate(copy, path)
+        return tables.load(copy)
 
 
 @contextmanager
@@ -201,7 +208,7 @@ def reading(folder: Path, connection: sqlite3.Connection) -> Iterator[None]:
     path = folder / FILE
     _must_exist(path)
     with _named(path):
-        connection.execute("ATTACH ? AS ledger", (f"{path.resolve().as_uri()}?mode=ro",))
+        connection.execute("ATTACH ? AS ledger", (_read_only(path),))
         connection.execute("BEGIN")
         if schema.check_version(connection, path, "ledger") < schema.VERSION:
             raise LedgerError(f"{path} was written by an older rlflow: `rlflow resume {folder}` brings it to this version")
@@ -228,6 +235,10 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _read_only(path: Path) -> str:
+    return f"{path.resolve().as_uri()}?mode=ro"
 
 
 def _fields(counters: Counters | None) -> dict[str, Any]:
