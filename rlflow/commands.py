@@ -101,6 +101,8 @@ def resume(
     swap: Swap = (),
     steps: Annotated[int | None, Parameter(help="batches to train in all; default: as before")] = None,
     save_every: Annotated[int | None, Parameter(help="steps between two checkpoints; default: as before")] = None,
+    keep: Annotated[int | None, Parameter(help="newest checkpoints that stay; default: as before")] = None,
+    keep_best: Annotated[bool | None, Parameter(help="save versions that are evaluated, too; default: as before")] = None,
     watermark: Annotated[int | None, Parameter(help="most trajectories in flight; default: as before")] = None,
     queue: Annotated[int | None, Parameter(help="batches formed ahead of the one in training; default: as before")] = None,
     oversample: Annotated[int | None, Parameter(help="prompts sampled beyond those of the batches; default: as before")] = None,
@@ -120,8 +122,8 @@ def resume(
     from .run.session import resume as resume_run
 
     given: dict[str, Any] = {
-        "steps": steps, "save_every": save_every, "watermark": watermark, "queue": queue, "oversample": oversample, "epochs": epochs,
-        "remainder": remainder, "pass_rate": pass_rate, "pool_mb": pool_mb,
+        "steps": steps, "save_every": save_every, "keep": keep, "keep_best": keep_best, "watermark": watermark, "queue": queue,
+        "oversample": oversample, "epochs": epochs, "remainder": remainder, "pass_rate": pass_rate, "pool_mb": pool_mb,
     }  # fmt: skip
     options = dataclasses.replace(command.record.run, **{name: value for name, value in given.items() if value is not None})
     if (nothing_left := command.nothing_left(options)) is not None:
