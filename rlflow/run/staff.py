@@ -134,8 +134,9 @@ class Staff:
     async def _start(self, name: str, role: str, worker: ir.Worker | None, timeout: float, **more: Any) -> None:
         lane = self.caller.lanes.index(name)
         live = self.blocks.of_lane(lane) if lane in self._written else None
+        rank: dict[str, Any] = {"rank": 0, "dp_size": 1} | more
         file = SiteFile(
-            **{"rank": 0, "dp_size": 1} | more,
+            **rank,
             name=name,
             role=role,  # type: ignore[arg-type]
             worker=worker.id if worker else None,

@@ -142,13 +142,13 @@ def load_history(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def _trajectory_row(*row: Any) -> TrajectoryRow:
     *others, spans, hops_done = row
-    values = (*others, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done)
+    values: list[Any] = [*others, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done]
     return TrajectoryRow(*values)
 
 
 def _timeline_row(*row: Any) -> TimelineRow:
     *others, hops, policy = row
-    values = (*others, tuple(msgspec.json.decode(hops)), policy)
+    values: list[Any] = [*others, tuple(msgspec.json.decode(hops)), policy]
     return TimelineRow(*values)
 
 
