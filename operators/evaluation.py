@@ -51,6 +51,8 @@ class HeldOut:
     failing: Literal["fail", "zero"] = "fail"
 
     def __post_init__(self) -> None:
+        if self.samples < 1 or self.attempts < 1:
+            raise DataError(f"evaluate(samples={self.samples}, attempts={self.attempts}): give at least one of each")
         if self.samples > 1 and self.temperature == 0:
             raise DataError(f"evaluate(samples={self.samples}): greedy answers are all the same; give a temperature above 0, such as 1.0")
         if wrong := [k for k in self.pass_at if not 1 <= k <= self.samples]:

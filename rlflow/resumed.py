@@ -50,7 +50,7 @@ class Resumed(Command):
 
     @functools.cached_property
     def plan_before(self) -> Plan:
-        """What the run ran. Raises UsageError where that cannot be read."""
+        """What the run ran. Raises UsageError, or LedgerError, where that cannot be read."""
         return plan_of(plan_file(self.folder, max(read_books(self.folder).timelines, default=-1)))
 
     def changed_since(self) -> str:
@@ -67,7 +67,7 @@ class Resumed(Command):
         return self.plan(given, swap, watermark=run.watermark, queue=run.queue, oversample=run.oversample)
 
     def nothing_left(self, options: Options) -> str | None:
-        """Why the run does not go on, and what would make it; None: it does. Raises LedgerError."""
+        """Why the run does not go on, and what would make it; None: it does. Raises LedgerError, or UsageError."""
         version, before = checkpoint_of(read_books(self.folder)), self.record.run
         ended = Ended.read(self.folder)
         is_over = ended is not None and ended.ended == "done" and (options.steps, options.epochs) == (before.steps, before.epochs)

@@ -27,7 +27,7 @@ from .batchscope import BatchScope, GroupsFailed
 from .calls import BACKSTOP
 from .controller import events as ev
 from .controller.decide import decide
-from .controller.ids import EvaluationId
+from .controller.ids import BatchId, EvaluationId
 from .controller.journal import Change, TimelineRow
 from .controller.state import State
 from .controller.training import has_nothing_to_train
@@ -64,6 +64,7 @@ class Loop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_workers: set[asyncio.Task[None]] = set()  # what is asked of those who are no engines
         self._evaluating: dict[EvaluationId, asyncio.Task[None]] = {}
+        self._saving: dict[BatchId, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> ev.Finish:
@@ -161,7 +162,7 @@ class Loop:
                 if (scoring := self._evaluating.pop(evaluation, None)) is not None:
                     scoring.cancel()
             case ev.Save():
-                self._ask(self._save(action))
+                self._begin_save(action)
             case ev.Drop(group, reason, detail):
                 self.sampling.forget([group.uid])
                 self.report.dropped(group.uid, reason, detail)
@@ -193,17 +194,25 @@ class Loop:
         task.add_done_callback(self._ended)
         return task
 
-    def _ask(self, job: Coroutine[Any, Any, None]) -> None:
+    def _ask(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Something that is void as soon as the workers are started anew."""
         task = self._spawn(job)
         self._of_workers.add(task)
         task.add_done_callback(self._of_workers.discard)
+        return task
 
     def _begin(self, who: str, job: Coroutine[Any, Any, None]) -> None:
         """A start takes the place of one that is under way."""
         if (before := self._starting.get(who)) is not None:
             before.cancel()
         self._starting[who] = self._spawn(_after(before, job))
+
+    def _begin_save(self, action: ev.Save) -> None:
+        """One of the same version whose time is up is given up: both would write into one folder."""
+        self._saving = {batch: task for batch, task in self._saving.items() if not task.done()}
+        if (before := self._saving.get(action.batch)) is not None:
+            before.cancel()
+        self._saving[action.batch] = self._ask(self._save(action))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -249,7 +258,7 @@ class Loop:
                 done = await self.caller.on_owner(node, call, self._seconds("sync"))
                 self.report.measured({f"{node.name}/{k}": v for k, v in done.metrics.items()})
         except RlflowError as error:
-            if not await self._died(sync.engine):
+            if not await self._came_of_an_end(sync.engine):
                 self.tell(ev.SyncFailed(sync, str(error)))
         else:
             self.report.took("sync", time.monotonic() - start)
@@ -280,7 +289,7 @@ class Loop:
         finally:
             self._evaluating.pop(evaluation, None)
 
-    async def _died(self, engine: str) -> bool:
+    async def _came_of_an_end(self, engine: str) -> bool:
         """Whether what went wrong between a worker and an engine came of the end of one of them."""
         engine_ended, workers_ended = await asyncio.gather(
             self.staff.engine_ended(engine, DEATH_SECONDS), self.staff.workers_ended(DEATH_SECONDS)

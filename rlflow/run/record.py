@@ -106,11 +106,13 @@ class Ended(msgspec.Struct, frozen=True):
 
     @staticmethod
     def read(folder: Path) -> Ended | None:
-        """None: it runs, or it was killed."""
+        """None: it runs, or it was killed. Raises UsageError for a file that is not one of ours."""
         try:
             return msgspec.json.decode((folder / ENDED).read_bytes(), type=Ended)
         except OSError:
             return None
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{folder / ENDED} is not what a run writes: {error}. It only says how the run ended: delete it") from error
 
 
 def _decoded(kind: type, value: Any) -> Any:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..errors import UsageError
+
 __all__ = ["Retention", "best_of", "retained"]
 
 STEP, GONE = re.compile(r"step-(\d{6,})"), ".gone-"
@@ -45,12 +47,15 @@ def retained(versions: Collection[int], *, newest: int, keep: int, others: Colle
 
 
 class Retention:
-    """Of one run. keep: newest checkpoints that stay, 0 for all. keep_best: versions that are evaluated are saved, the best one stays."""
+    """Of one run. keep: newest checkpoints that stay, 0 for all. keep_best: versions that are evaluated are saved, the best one stays.
+
+    Raises UsageError for a scores.json that is not one of ours.
+    """
 
     def __init__(self, folder: Path, *, keep: int = 0, keep_best: bool = False) -> None:
         self.folder, self.keep, self.keep_best = folder, keep, keep_best
         self._file = folder / "scores.json"
-        self._scores: dict[int, float] = msgspec.json.decode(self._file.read_bytes(), type=dict[int, float]) if self._file.exists() else {}
+        self._scores = _read(self._file)
         self._timeline, self._began = 0, 0
 
     def path(self, version: int) -> Path:
@@ -118,6 +123,15 @@ class Retention:
             new.unlink(missing_ok=True)
             new.symlink_to(best.name)
             new.replace(link)
+
+
+def _read(path: Path) -> dict[int, float]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[int, float])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is not what a run writes: {error}. Delete it: the best one is then one of those to come") from error
 
 
 def _replace(path: Path, content: bytes) -> None:

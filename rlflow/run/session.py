@@ -180,7 +180,7 @@ class _Session:
         except asyncio.CancelledError:
             return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
         except (RlflowError, OSError) as error:
-            return Outcome("failed", str(error), self.run_dir.path, staff.newest_checkpoint(), {})
+            return Outcome("failed", str(error), self.run_dir.path, staff.retention.newest, {})
 
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")
@@ -191,7 +191,7 @@ class _Session:
         report.ended(self.loop.state.totals)
         if finish.outcome == "done" and staff.blocks.outstanding:
             raise RlflowError(f"{staff.blocks.outstanding} bytes are left in the pool after the last step: a block outlived its last read")
-        return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.newest_checkpoint(), report.last_reward, staff.retention.best)
+        return Outcome(finish.outcome, finish.why, self.run_dir.path, staff.retention.newest, report.last_reward, staff.retention.best)
 
     def _died(self, process: str, error: WorkerDied) -> None:
         assert self.loop is not None

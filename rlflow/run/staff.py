@@ -194,9 +194,6 @@ class Staff:
         return Call(self.caller.new_id(), node, version, timeline=timeline, engine=self.engines[engine].id, address=address, **more)
 
     # --- checkpoints ----------------------------------------------------------------------------------------------------------------
-    def checkpoint(self, version: int) -> Path:
-        return self.run_dir.path / "checkpoints" / f"step-{version:06d}"
-
     def trained(self) -> list[ir.Worker]:
         """Workers whose weights change."""
         owners = {feedback.owner for feedback in self.view.graph.feedbacks}
@@ -207,7 +204,7 @@ class Staff:
 
         One of that version is of a timeline that was left: no ledger goes on from it, and it is replaced.
         """
-        folder = self.checkpoint(version)
+        folder = self.retention.path(version)
         building = folder.with_name(f".{folder.name}.unfinished")
         await asyncio.to_thread(checkpoints.clear, building)
         jobs = [
@@ -220,11 +217,7 @@ class Staff:
 
     def saved_checkpoint(self, version: int | None) -> Path | None:
         """The folder that a run goes on from. Raises UsageError for one that is not there, whole."""
-        return None if version is None else checkpoints.check(self.checkpoint(version), version, [w.name for w in self.trained()])
-
-    def newest_checkpoint(self) -> Path | None:
-        found = sorted(p for p in (self.run_dir.path / "checkpoints").iterdir() if p.name.startswith("step-"))
-        return found[-1] if found else None
+        return None if version is None else checkpoints.check(self.retention.path(version), version, [w.name for w in self.trained()])
 
 
 async def _all(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -144,6 +144,12 @@ def test_a_verifier_that_always_fails_fails_the_evaluation_by_the_name_of_the_it
         exam(["a", "b"]).numbers(by_row(["a", "b"]), None, moody(99))
 
 
+@pytest.mark.parametrize("none", [{"samples": 0}, {"attempts": 0}])
+def test_an_evaluation_has_an_answer_and_an_attempt_at_least(none: dict[str, int]) -> None:
+    with pytest.raises(DataError, match="give at least one of each"):
+        HeldOut(**none)  # type: ignore[arg-type]
+
+
 def test_greedy_answers_are_all_the_same() -> None:
     with pytest.raises(DataError, match=r"evaluate\(samples=4\): greedy answers are all the same; give a temperature above 0"):
         HeldOut(samples=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rlflow.run.calls import Caller
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.journal import Change
 from rlflow.run.controller.state import Config, Hop, State
+from rlflow.run.controller.waits import WAITS
 from rlflow.run.interpret import block_of, fetch
 from rlflow.run.loop import Loop
 from rlflow.run.messages import Call, Done
@@ -229,3 +231,20 @@ def test_a_block_that_outlives_its_batch_ends_the_run(pool: ShmPool, tmp_path: P
     monkeypatch.setattr(BatchScope, "_has_read", lambda *_: None)
     with pytest.raises(AssertionError, match=r"after batch 0 the pool holds .* a block was not freed"):
         run(pool, tmp_path)
+
+
+def test_a_save_whose_time_is_up_is_over_before_the_next_one_begins(pool: ShmPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    async def save(_: Staff, timeline: int, version: int, timeout: float) -> None:
+        told.append(f"version {version}")
+        try:
+            await asyncio.sleep(60 if len(told) == 1 else 0)
+        except asyncio.CancelledError:
+            told.append("given up")
+            raise
+
+    monkeypatch.setattr(Staff, "save", save)
+    monkeypatch.setitem(WAITS, "save", replace(WAITS["save"], seconds=0.2))
+    run(pool, tmp_path)
+    assert told == ["version 3", "given up", "version 3"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlflow.errors import UsageError
 from rlflow.run.retention import Retention, best_of, retained
 
 
@@ -103,3 +104,9 @@ def test_what_a_kill_left_half_deleted_goes_at_the_next_save(tmp_path: Path) -> 
     checkpoints = Retention(tmp_path)
     saved(checkpoints, 10)
     assert there(tmp_path) == ["step-000005-of-mine", "step-000010"]
+
+
+def test_scores_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / "scores.json").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"scores\.json is not what a run writes: .* Delete it"):
+        Retention(tmp_path, keep_best=True)

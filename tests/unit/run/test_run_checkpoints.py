@@ -46,3 +46,11 @@ def test_a_checkpoint_says_what_it_is_of(tmp_path: Path) -> None:
         checkpoints.check(folder, 10, ["actor", "critic"])
     with pytest.raises(UsageError, match="to go on takes version 9 of actor"):
         checkpoints.check(folder, 9, ["actor"])
+
+
+def test_a_checkpoint_that_says_nothing_is_not_gone_on_from(tmp_path: Path) -> None:
+    folder = tmp_path / "step-000010"
+    checkpoints.finish(build(tmp_path, "kept"), folder, 0, 10, ["actor"])
+    (folder / checkpoints.SAYS).write_bytes(b"")
+    with pytest.raises(UsageError, match=r"checkpoint\.json is not what a run writes: "):
+        checkpoints.check(folder, 10, ["actor"])
