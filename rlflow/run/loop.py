@@ -61,6 +61,7 @@ class Loop:
         self.waits = Waits(stall)
         self._events: asyncio.Queue[ev.AnyEvent] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._void_timeouts = Counter[str]()  # that were told and not heard yet when their wait was over: the next wait has their name
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_workers: set[asyncio.Task[None]] = set()  # what is asked of those who are no engines
         self._evaluating: dict[EvaluationId, asyncio.Task[None]] = {}
@@ -107,6 +108,8 @@ class Loop:
     async def _consume(self) -> None:
         while not self.finish.done():
             event = await self._events.get()
+            if isinstance(event, ev.Timeout) and self._is_void(event.name):
+                continue
             self.waits.heard()
             actions = decide(self.state, event)
             self._commit()
@@ -176,12 +179,21 @@ class Loop:
             case ev.Disarm(name):
                 if (timer := self._timers.pop(name, None)) is not None:
                     timer.cancel()
+                else:
+                    self._void_timeouts[name] += 1
                 self.waits.end(name)
             case ev.Continue():
                 raise AssertionError("a rollout process asks for the next turn itself: nobody tells Turn")
             case ev.Finish():
                 self._tidy()
                 self.finish.set_result(action)
+
+    def _is_void(self, name: str) -> bool:
+        if name not in self._void_timeouts:
+            return False
+        self._void_timeouts[name] -= 1
+        self._void_timeouts = +self._void_timeouts
+        return True
 
     def _ran_out(self, name: str) -> None:
         self._timers.pop(name)

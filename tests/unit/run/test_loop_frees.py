@@ -27,6 +27,7 @@ from rlflow.run.batchscope import BatchScope
 from rlflow.run.blocks import Blocks
 from rlflow.run.calls import Caller
 from rlflow.run.controller.books import Books
+from rlflow.run.controller.events import Arm, Disarm, Stop
 from rlflow.run.controller.journal import Change
 from rlflow.run.controller.state import Config, Hop, State
 from rlflow.run.controller.waits import WAITS
@@ -248,3 +249,25 @@ def test_a_save_whose_time_is_up_is_over_before_the_next_one_begins(pool: ShmPoo
     monkeypatch.setitem(WAITS, "save", replace(WAITS["save"], seconds=0.2))
     run(pool, tmp_path)
     assert told == ["version 3", "given up", "version 3"]
+
+
+def test_a_timeout_that_comes_after_its_wait_is_over_is_not_that_of_the_next_wait(pool: ShmPool, tmp_path: Path) -> None:
+    here, run_dir = Here(pool), RunDir.create(tmp_path, "one", "filtered")
+
+    async def heard() -> bool:
+        staff: Any = Staff(here, Retention(run_dir.path / "checkpoints"))
+        state = State(Config(n=2, groups_per_batch=2, max_lag=0, last=2, engines=("engine",)))
+        loop = Loop(here.view, staff, state, Report(here.view, run_dir, Silent(), {}, staff.blocks), Kept(), seed=0)
+        for action in (Arm("worker start", 0.0), Disarm("worker start"), Arm("worker start", 60.0)):
+            loop._perform(action)
+            await asyncio.sleep(0.02)  # the first one runs out; nobody listens yet
+        state.arm("worker start", "")
+        loop.tell(Stop())
+        loop.tell(Stop())  # the run ends at once
+        await asyncio.wait_for(loop.run(), 10)
+        return state.totals.rollbacks > 0
+
+    try:
+        assert not asyncio.run(heard())
+    finally:
+        run_dir.close()
