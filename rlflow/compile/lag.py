@@ -44,8 +44,7 @@ def gaps_of(graph: Graph, facts: Facts, *, watermark: int = 0, queue: int = 0, o
     found: dict[int, Gap] = {}
     forms = {feedback.id: form for feedback in graph.feedbacks if (form := _form(graph, facts, feedback))}
     bound = min((graph.feedbacks[sampled].max_lag for sampled in forms), default=0)
-    said = {graph.feedbacks[sampled].stale for sampled in forms}
-    stale = next((policy for policy in STALE if policy in said), STALE[0])
+    stale = STALE[min((STALE.index(graph.feedbacks[sampled].stale) for sampled in forms), default=0)]
     for feedback in graph.feedbacks:
         form = forms.get(feedback.id)
         if form is None:
