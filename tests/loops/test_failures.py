@@ -170,7 +170,7 @@ def test_a_worker_that_cannot_start_says_only_why(
     assert err.startswith(f"rlflow: the run failed: {said}")
     assert f"(`{process}` could not start: {run.folder / 'logs' / process}.log)" in err
     assert "Traceback" not in err
-    assert len(err.splitlines()) == 4  # why, which process, where the logs are, what to do
+    assert len(err.splitlines()) == 5  # why, which process, where the logs are, what to do, and how
 
 
 def test_options_that_make_no_run_are_refused_before_a_folder_is_made(start_run: Callable[..., Run]) -> None:
