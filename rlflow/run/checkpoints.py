@@ -6,13 +6,13 @@ checkpoints/step-000010/               ◀── rename, fsync        one of a t
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from ..disk import sync
 from ..errors import UsageError
 
 SAYS = "checkpoint.json"
@@ -36,14 +36,14 @@ def finish(building: Path, folder: Path, timeline: int, version: int, workers: S
     """Give what was built its name. Raises OSError."""
     said = building / SAYS
     said.write_bytes(msgspec.json.format(msgspec.json.encode(Said(timeline, version, tuple(workers)))))
-    _sync(said)
-    _sync(building)
+    sync(said)
+    sync(building)
     aside = folder.with_name(f".{folder.name}.left")
     shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
         folder.rename(aside)
     building.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -61,11 +61,3 @@ def check(folder: Path, version: int, workers: Sequence[str]) -> Path:
             f"{folder} is of version {said.version} of {', '.join(said.workers)}; to go on takes version {version} of {', '.join(workers)}"
         )
     return folder
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

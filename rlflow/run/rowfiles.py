@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..disk import sync
 from ..errors import DataError
 from .controller.ids import TrajectoryId
 
@@ -81,8 +82,8 @@ def write(path: Path, block: Block, facts: Facts, *, durable: bool = False) -> N
             os.fsync(file.fileno())
     half.replace(path)
     if durable:
-        _sync_folder(path.parent)
-        _sync_folder(path.parent.parent)
+        sync(path.parent)
+        sync(path.parent.parent)
 
 
 def read(path: Path) -> tuple[Block, Facts]:
@@ -146,11 +147,3 @@ def _checksum(block: Block, facts: Facts) -> int:
         for array in (column.offsets, column.values):
             crc = zlib.crc32(b"none" if array is None else array.tobytes(), crc)
     return crc
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

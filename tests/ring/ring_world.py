@@ -22,7 +22,6 @@ from rlflow.run.controller.journal import TimelineRow
 from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config, Origin
 from rlflow.run.controller.state import State
-from rlflow.run.controller.waits import WAITS
 
 __all__ = ["Host", "Ring"]
 
@@ -133,8 +132,6 @@ class Ring:
         return tuple(Span(version, 4 * i, 4 * i + 4) for i, version in enumerate(versions))
 
     def end_turn(self, trajectory: TrajectoryId) -> None:
-        if "turn" not in WAITS and any(trajectory in host.running and host.held is None for host in self.hosts.values()):
-            return  # a core without this wait asks on at once, whatever the engine does
         member = self.accounts.member(trajectory)
         member.turn += 1
         member.asked = True

@@ -23,6 +23,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlflow.disk import sync
 from rlflow.errors import EngineError
 
 __all__ = ["FORMAT", "contents", "copy_tokenizer", "read", "recover", "write"]
@@ -101,7 +102,7 @@ def _put_in_place(building: Path, path: Path) -> None:
     if path.exists():
         path.rename(_aside(path))
     building.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(_aside(path), ignore_errors=True)
 
 
@@ -116,12 +117,4 @@ def _remove_leftovers(path: Path) -> None:
 
 def _sync_tree(folder: Path) -> None:
     for entry in [*folder.rglob("*"), folder]:
-        _sync(entry)
-
-
-def _sync(entry: Path) -> None:
-    descriptor = os.open(entry, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(entry)

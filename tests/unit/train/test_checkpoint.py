@@ -100,8 +100,8 @@ def killed_save(engine: TorchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
                 rename = Path.rename
                 patch.setattr(Path, "rename", lambda self, to: die() if self.name.endswith(".new") else rename(self, to))
             case "after the renames":
-                sync = checkpoint._sync
-                patch.setattr(checkpoint, "_sync", lambda entry: die() if entry == path.parent else sync(entry))
+                sync = checkpoint.sync
+                patch.setattr(checkpoint, "sync", lambda entry: die() if entry == path.parent else sync(entry))
         with pytest.raises(Killed):
             engine.save(path)
 
