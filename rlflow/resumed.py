@@ -138,7 +138,7 @@ def plan_of(file: Path) -> Plan:
     """What a run ran. Raises UsageError where that cannot be read."""
     try:
         return Plan.from_json(file.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
 
 

@@ -81,7 +81,7 @@ class Record:
             return msgspec.json.decode(path.read_bytes(), type=Record, dec_hook=_decoded)
         except OSError:
             raise UsageError(f"{folder} is not the folder of a run: it has no readable {FILE}") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is not what a run writes: {error}") from error
 
 
@@ -111,7 +111,7 @@ class Ended(msgspec.Struct, frozen=True):
             return msgspec.json.decode((folder / ENDED).read_bytes(), type=Ended)
         except OSError:
             return None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{folder / ENDED} is not what a run writes: {error}. It only says how the run ended: delete it") from error
 
 

@@ -72,6 +72,13 @@ def test_a_run_that_is_done_says_what_makes_it_go_on(run: Path, capsys: pytest.C
     assert "is done at version 5" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", [b"{", b"{}", b'{"ended":"done","why":"\xff"}'])
+def test_an_end_that_no_run_wrote_is_said(run: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "ended.json").write_bytes(content)
+    assert main(["resume", str(run)]) == 2
+    assert f"{run / 'ended.json'} is not what a run writes: " in capsys.readouterr().err
+
+
 def test_a_folder_that_is_no_run_is_a_wrong_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(tmp_path)]) == 2
     assert f"{tmp_path} is not the folder of a run" in capsys.readouterr().err

@@ -86,7 +86,11 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "parameters.json").write_text("{}")
     (tmp_path / "no run").mkdir()
-    assert {run.name: run.state for run in runs_in(tmp_path, NOW)} == {"one": "killed", "two": "unreadable"}
+    closed(a_run(tmp_path / "three", BEGUN))
+    (tmp_path / "three" / "ended.json").write_bytes(b'{"ended":"done","why":"\xff"}')
+    found = {run.name: run for run in runs_in(tmp_path, NOW)}
+    assert {name: run.state for name, run in found.items()} == {"one": "killed", "two": "unreadable", "three": "unreadable"}
+    assert "ended.json is not what a run writes" in found["three"].why
 
 
 def test_the_table() -> None:
