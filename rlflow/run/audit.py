@@ -10,9 +10,9 @@ Every uid below the highest drawn is exactly one of: trained once on the survivi
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import LedgerError
@@ -59,7 +59,9 @@ def audit(folder: Path, *, rows: bool = True) -> Audit:
         with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
             _load(connection, read_history(folder, *load_history(connection)))
             _run(connection, SURVIVORS)
-            return _audited(connection, folder / "rows" if rows else None)
+            found, missing = _audited(connection), _missing_files(connection, folder / "rows") if rows else {}
+        kept = [Fault("landed rows are kept", f"{missing[one]} is missing") for one in _landed_still(folder, missing)[:AT_MOST]]
+        return replace(found, faults=(*found.faults, *kept))
     except LedgerError as error:
         return Audit(faults=(Fault("the files can be read", str(error)),))
 
@@ -84,15 +86,12 @@ def _load(connection: sqlite3.Connection, lines: list[Line]) -> None:
                 connection.execute("INSERT INTO dropped VALUES (?, ?, ?, ?, ?)", (number, timeline, version, uid, reason))
 
 
-def _audited(connection: sqlite3.Connection, rows: Path | None) -> Audit:
+def _audited(connection: sqlite3.Connection) -> Audit:
     def count(query: str) -> int:
         return int(connection.execute(f"SELECT count(*) FROM {query}").fetchone()[0])
 
-    faults = [Fault(rule, place) for rule, sql in RULES.items() for (place,) in connection.execute(f"{sql} LIMIT {AT_MOST}")]
-    if rows is not None and rows.is_dir():
-        faults += [Fault("landed rows are kept", f"{file} is missing") for file in _missing_files(connection, rows)]
     return Audit(
-        faults=tuple(faults),
+        faults=tuple(Fault(rule, place) for rule, sql in RULES.items() for (place,) in connection.execute(f"{sql} LIMIT {AT_MOST}")),
         timelines=count("timeline"),
         batches=count("(SELECT DISTINCT batch FROM survivor)"),
         trained=count("survivor"),
@@ -102,8 +101,23 @@ def _audited(connection: sqlite3.Connection, rows: Path | None) -> Audit:
     )
 
 
-def _missing_files(connection: sqlite3.Connection, rows: Path) -> Iterator[Path]:
-    for uid, traj_uid, attempt in connection.execute("SELECT uid, traj_uid, attempt FROM ledger.trajectories WHERE state = 'landed'"):
-        file = rowfiles.trajectory_file(rows, TrajectoryId(uid, traj_uid, attempt))
-        if not file.exists():
-            yield file
+def _missing_files(connection: sqlite3.Connection, rows: Path) -> dict[TrajectoryId, Path]:
+    """Of landed trajectories; empty where the run keeps no rows."""
+    if not rows.is_dir():
+        return {}
+    files = {trajectory: rowfiles.trajectory_file(rows, trajectory) for trajectory in _landed(connection)}
+    return {trajectory: file for trajectory, file in files.items() if not file.exists()}
+
+
+def _landed_still(folder: Path, trajectories: Collection[TrajectoryId]) -> list[TrajectoryId]:
+    """By the ledger as it is now: a run that goes on deletes rows once it has committed what became of them."""
+    if not trajectories:
+        return []
+    with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
+        landed = set(_landed(connection))
+    return [trajectory for trajectory in trajectories if trajectory in landed]
+
+
+def _landed(connection: sqlite3.Connection) -> Iterator[TrajectoryId]:
+    for row in connection.execute("SELECT uid, traj_uid, attempt FROM ledger.trajectories WHERE state = 'landed'"):
+        yield TrajectoryId(*row)

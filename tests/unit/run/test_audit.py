@@ -15,9 +15,10 @@ import pytest
 from ledger_world import LedgerWorld
 
 from rlflow.cli import main
+from rlflow.run import audit as audits
 from rlflow.run.audit import audit
 from rlflow.run.audit_rules import RULES
-from rlflow.run.controller.ids import Span
+from rlflow.run.controller.ids import Span, TrajectoryId
 from rlflow.run.controller.journal import (
     BatchRow,
     Counters,
@@ -236,6 +237,20 @@ def test_rows_that_are_not_there_are_told(run: Path) -> None:
     (run / "rows").mkdir()
     assert audit(run).faults[0].place.endswith("rows/3/0.0.arrow is missing")
     assert audit(run, rows=False).faults == ()
+
+
+def test_rows_that_a_run_deleted_while_it_was_audited_are_not_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "rows").mkdir()
+    look = audits._missing_files
+
+    def after_a_commit(connection: sqlite3.Connection, rows: Path) -> dict[TrajectoryId, Path]:
+        with closing(Ledger.open(run)) as ledger:
+            for one in audits._landed(connection):
+                ledger.commit([TrajectoryRow(one.uid, one.traj_uid, one.attempt + 1, -1, "queued", "", 0, (), 0)])
+        return look(connection, rows)
+
+    monkeypatch.setattr(audits, "_missing_files", after_a_commit)
+    assert audit(run).faults == ()
 
 
 def test_the_command_says_what_is_not_so_and_exits_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
