@@ -165,7 +165,7 @@ def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcom
         print(f"rlflow: the run failed: {outcome.why}\n{way_on}", file=sys.stderr)
         return 1
     reward = ", ".join(f"{value:.3f}" for value in outcome.reward.values())
-    print(f"{outcome.ended}: {outcome.why}" + (f"; held-out reward {reward}" if reward else ""))
+    print(f"{outcome.ended}: {outcome.why}" + (f"; last held-out reward {reward}" if reward else ""))
     print(f"metrics {outcome.run_dir / 'metrics.jsonl'}" + (f"; checkpoint {outcome.checkpoint}" if outcome.checkpoint else ""))
     if outcome.best:
         print(f"the best one by its held-out reward: {outcome.best}")
@@ -173,7 +173,9 @@ def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcom
 
 
 def how_to_go_on(run_dir: Path, checkpoint: Path | None, run_name: str) -> str:
-    """What a person can do after a failed run."""
+    """What a person can do after a failed run. checkpoint: what a resume begins at."""
+    if checkpoint and not checkpoint.is_dir():
+        return f"a resume begins at {checkpoint} and no older one: put it back, or start another run with the weights of one that is there"
     where = f"from {checkpoint.name}" if checkpoint else "from its start, as no checkpoint was written"
     return f"what was printed: {run_dir / 'logs'}\nto go on {where}:\n  rlflow resume {shlex.quote(run_name)}"
 

@@ -54,8 +54,8 @@ def check(folder: Path, version: int, workers: Sequence[str]) -> Path:
         raise UsageError(f"{folder} is no whole checkpoint: there is no {path}")
     try:
         said = msgspec.json.decode(path.read_bytes(), type=Said)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is not what a run writes: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{folder} is damaged: {path} is not what a run writes ({error})") from error
     if said.version != version or not set(workers) <= set(said.workers):
         raise UsageError(
             f"{folder} is of version {said.version} of {', '.join(said.workers)}; to go on takes version {version} of {', '.join(workers)}"

@@ -25,6 +25,7 @@ from .rundir import RunDir
 from .transport import Peer
 
 KEEPS_NO_ROW = "keeps no row of it"  # what a filter says of a group that it drops: its daily work, and no news
+ASKED_FOR = frozenset({"pass rate", "oversampled"})  # reasons that a flag gives: counted at the end, no news one by one
 
 
 class View(Protocol):
@@ -53,7 +54,7 @@ class Report:
 
     def dropped(self, uid: int, reason: str, detail: str) -> None:
         self.run_dir.metric({"kind": "dropped", "uid": uid, "reason": reason, "detail": detail})
-        if reason != "pass rate" and not detail.endswith(KEEPS_NO_ROW):
+        if reason not in ASKED_FOR and not detail.endswith(KEEPS_NO_ROW):
             self.screen.note(f"prompt {uid} dropped ({reason}): {detail.splitlines()[0] if detail else ''}")
 
     def stalled(self, told: str) -> None:

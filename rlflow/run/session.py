@@ -180,7 +180,11 @@ class _Session:
         except asyncio.CancelledError:
             return Outcome("stopped", "stopped before the first step", self.run_dir.path, None, {})
         except (RlflowError, OSError) as error:
-            return Outcome("failed", str(error), self.run_dir.path, staff.retention.newest, {})
+            return Outcome("failed", str(error), self.run_dir.path, self._resumes_at(staff), {})
+
+    def _resumes_at(self, staff: Staff) -> Path | None:
+        """What a resume begins at, there or not: the ledger says it."""
+        return None if self.state.checkpoint is None else staff.checkpoint(self.state.checkpoint)
 
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")

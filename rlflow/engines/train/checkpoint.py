@@ -73,14 +73,17 @@ def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     recover(path)
     if not (path / STATE).is_file():
         raise EngineError(f"{path} is no complete checkpoint of a train engine: {STATE} is missing; choose one that is listed whole")
-    state: dict[str, Any] = json.loads((path / STATE).read_text())
+    try:
+        state: dict[str, Any] = json.loads((path / STATE).read_bytes())
+    except ValueError as error:
+        raise EngineError(f"{path / STATE} is damaged: {error}") from error
     if state.get("format") != FORMAT:
         raise EngineError(f"{path} has checkpoint format {state.get('format')!r}, this is {FORMAT}")
     for name, size in state["files"].items():
         found = (path / name).stat().st_size if (path / name).is_file() else None
         if found != size:
             now = "missing" if found is None else f"{found} bytes long"
-            raise EngineError(f"{path}/{name} is {now}, {size} bytes were written: the checkpoint is damaged, use an earlier one")
+            raise EngineError(f"{path}/{name} is {now}, {size} bytes were written: the checkpoint is damaged")
     return {file.stem: load_file(file) for file in sorted((path / TRAINER).glob("*.safetensors"))}, state
 
 

@@ -112,7 +112,7 @@ def _drop_oversampled(state: State, k: int) -> bool:
     due = [state.groups[uid] for uid in state.buffer.uids(newest_tag=state.next_batch + k - config.max_lag)]
     excess = len(due) - (k + 1) * config.groups_per_batch
     for group in sorted(due, key=_droppable_first)[: max(excess, 0)]:
-        drop(state, group, "oversampled", f"more groups are due by batch {state.next_batch + k} than it and those before it have seats")
+        drop(state, group, "oversampled", f"more groups are due by batch {state.next_batch + k} than the batches up to it have seats")
     return excess > 0
 
 

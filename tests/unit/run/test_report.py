@@ -87,8 +87,9 @@ def test_the_last_held_out_reward_is_kept_by_the_name_of_what_evaluated(report: 
     assert report.last_reward == {"engine.evaluate": 0.4}
 
 
-def test_a_dropped_prompt_is_news_unless_a_filter_did_its_work(report: Report) -> None:
+def test_a_dropped_prompt_is_news_unless_a_filter_or_a_flag_did_its_work(report: Report) -> None:
     report.dropped(3, "attempts", "trajectory 3.0.2 failed 3 times\nTraceback")
     report.dropped(4, "keep_mixed", "`keep_mixed` keeps no row of it")
+    report.dropped(5, "oversampled", "more groups are due by batch 2 than there are seats")
     assert report.screen.notes == ["prompt 3 dropped (attempts): trajectory 3.0.2 failed 3 times"]  # type: ignore[attr-defined]
-    assert (report.run_dir.path / "metrics.jsonl").read_text().count('"kind":"dropped"') == 2
+    assert (report.run_dir.path / "metrics.jsonl").read_text().count('"kind":"dropped"') == 3

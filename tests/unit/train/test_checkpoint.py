@@ -141,6 +141,14 @@ def test_half_written_folder_is_never_loaded(policy_path: Path, tmp_path: Path, 
         TorchEngine(policy_path).restore(tmp_path / "c")
 
 
+def test_damaged_state_is_named(policy_path: Path, tmp_path: Path) -> None:
+    trained(policy_path).save(tmp_path / "c")
+    for content in (b"", b"\xff" * 40):
+        (tmp_path / "c" / "trainer" / "state.json").write_bytes(content)
+        with pytest.raises(EngineError, match=r"state\.json is damaged: "):
+            TorchEngine(policy_path).restore(tmp_path / "c")
+
+
 def test_file_cut_short_is_named(policy_path: Path, tmp_path: Path) -> None:
     trained(policy_path).save(tmp_path / "c")
     moments = tmp_path / "c" / "trainer" / "optimizer.safetensors"
