@@ -67,15 +67,20 @@ class Resumed(Command):
         return self.plan(given, swap, watermark=run.watermark, queue=run.queue, oversample=run.oversample)
 
     def nothing_left(self, options: Options) -> str | None:
-        """Why the run does not go on, and what would make it; None: it does. Raises LedgerError, or UsageError."""
+        """Why the run does not go on, and what would make it; None: it does. Raises UsageError, LedgerError."""
+        if options.steps < 1:
+            raise UsageError(f"--steps {options.steps}: give at least 1")
         version, before = checkpoint_of(read_books(self.folder)), self.record.run
         ended = Ended.read(self.folder)
         is_over = ended is not None and ended.ended == "done" and (options.steps, options.epochs) == (before.steps, before.epochs)
         if not is_over and version < options.steps:
             return None
+        again = f"rlflow resume {shlex.quote(self.run_name)}"
+        if is_over and version < before.steps and before.epochs:  # the data has ended
+            return f"{self.run_name} is done at version {version}; to go on, give it more epochs: {again} --epochs {before.epochs + 1}"
         more = 2 * max(before.steps, options.steps, version)
-        again = f"rlflow resume {shlex.quote(self.run_name)} --steps {more}"
-        return f"{self.run_name} is done at version {version}; to go on, give it more steps: {again}"
+        done = "is done at" if is_over or version >= before.steps else f"would train nothing up to step {options.steps}: it is at"
+        return f"{self.run_name} {done} version {version}; to go on, give it more steps: {again} --steps {more}"
 
     @property
     def way_to_accept(self) -> str:

@@ -57,7 +57,7 @@ def summary(folder: Path, now: float) -> Summary:
     """Of one run."""
     try:
         return _summary(folder, now)
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         return _unreadable(folder, str(error), now)
 
 

@@ -102,7 +102,10 @@ def resume(
 
 def _go(session: _Session) -> Outcome:
     outcome = uvloop.run(session.run())
-    session.run_dir.write_json(ENDED, Ended(outcome.ended, outcome.why))
+    try:
+        session.run_dir.write_json(ENDED, Ended(outcome.ended, outcome.why))
+    except OSError as error:  # a full disk, as a rule: why the run ended is told all the same
+        session.screen.note(f"{session.run_dir.path / ENDED} cannot be written: {error}")
     return outcome
 
 

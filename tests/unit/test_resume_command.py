@@ -66,10 +66,24 @@ def test_a_run_that_a_process_works_on_is_refused_with_its_id(run: Path, capsys:
 
 def test_a_run_that_is_done_says_what_makes_it_go_on(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(run), "--steps", "5"]) == 0
-    assert capsys.readouterr().out == f"{run} is done at version 5; to go on, give it more steps: rlflow resume {run} --steps 40\n"
+    assert capsys.readouterr().out == (
+        f"{run} would train nothing up to step 5: it is at version 5; to go on, give it more steps: rlflow resume {run} --steps 40\n"
+    )
+    assert main(["resume", str(run), "--steps", "0"]) == 2
+    assert "--steps 0: give at least 1" in capsys.readouterr().err
     (run / "ended.json").write_bytes(msgspec.json.encode(Ended("done", "the source has ended")))
     assert main(["resume", str(run)]) == 0
     assert "is done at version 5" in capsys.readouterr().out
+
+
+def test_a_run_whose_data_has_ended_says_that_epochs_make_it_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, run = command_of(str(GRPO)), tmp_path / "one"
+    killed(run, command, FLAGS, command.plan(FLAGS), SavedRow(0, 5))
+    record = Record(pipeline={}, run=Options(steps=20, epochs=1), told=command.as_told(FLAGS, ()), modules=command.modules)
+    (run / "parameters.json").write_bytes(msgspec.json.encode(record, enc_hook=str))
+    (run / "ended.json").write_bytes(msgspec.json.encode(Ended("done", "the source has ended")))
+    assert main(["resume", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run} is done at version 5; to go on, give it more epochs: rlflow resume {run} --epochs 2\n"
 
 
 @pytest.mark.parametrize("content", [b"{", b"{}", b'{"ended":"done","why":"\xff"}'])

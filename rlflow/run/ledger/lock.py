@@ -38,22 +38,22 @@ class RunLock:
 
 
 def holder(folder: Path) -> int | None:
-    """Id of the process that works on this run; None: nobody does."""
+    """Id of the process that works on this run; None: nobody does. Writes nothing, so that the folder may be read-only."""
     try:
-        fd = os.open(folder / FILE, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(folder / FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return None if _take(fd, 0.0) else _pid(fd)
+        return None if _take(fd, 0.0, fcntl.LOCK_SH) else _pid(fd)
     finally:
         os.close(fd)
 
 
-def _take(fd: int, patience: float) -> bool:
+def _take(fd: int, patience: float, kind: int = fcntl.LOCK_EX) -> bool:
     deadline = time.monotonic() + patience
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False

@@ -93,6 +93,25 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert "ended.json is not what a run writes" in found["three"].why
 
 
+def test_a_run_is_looked_at_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed(a_run(tmp_path / "one", BEGUN))
+    opened, flags = os.open, list[int]()
+    monkeypatch.setattr(os, "open", lambda path, mode, *rest, **more: (flags.append(mode), opened(path, mode, *rest, **more))[1])
+    assert summary(tmp_path / "one", NOW).state == "killed"
+    assert flags
+    assert {mode & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for mode in flags} == {0}
+
+
+def test_a_run_that_may_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed(a_run(tmp_path / "one", BEGUN))
+
+    def denied(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder / "run.lock"))
+
+    monkeypatch.setattr("rlflow.run.runs.holder", denied)
+    assert [(run.state, "Permission denied" in run.why) for run in runs_in(tmp_path, NOW)] == [("unreadable", True)]
+
+
 def test_the_table() -> None:
     run = Summary(
         name="one", folder="/runs/one", pipeline="grpo", state="failed", why="`actor` died: killed by SIGKILL\nmore", pid=None,
