@@ -55,7 +55,7 @@ def check(folder: Path, version: int, workers: Sequence[str]) -> Path:
     try:
         said = msgspec.json.decode(path.read_bytes(), type=Said)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{folder} is damaged: {path} is not what a run writes ({error})") from error
+        raise UsageError(f"{path} is not what a run writes: {error}") from error
     if said.version != version or not set(workers) <= set(said.workers):
         raise UsageError(
             f"{folder} is of version {said.version} of {', '.join(said.workers)}; to go on takes version {version} of {', '.join(workers)}"

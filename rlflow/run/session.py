@@ -187,7 +187,7 @@ class _Session:
 
     def _resumes_at(self, staff: Staff) -> Path | None:
         """What a resume begins at, there or not: the ledger says it."""
-        return None if self.state.checkpoint is None else staff.checkpoint(self.state.checkpoint)
+        return None if self.state.checkpoint is None else staff.retention.path(self.state.checkpoint)
 
     async def _run(self, staff: Staff, fleet: Fleet) -> Outcome:
         self.screen.note(f"run {self.run_dir.path}")
