@@ -35,7 +35,8 @@ from typing import Annotated
 from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
+from operators.trainers import Torch
 from operators.fields import B, ResponseMask, ResponseText, TokenRewards
 from operators.loss import kl_penalty, ppo_clip
 from operators.records import KlRows, ModelRows, PolicyForward, PpoRows, Sample

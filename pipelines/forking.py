@@ -8,7 +8,7 @@ dataset → dispatch → rollout (guess, reply, fork ...) → form batch → rew
 from operators.advantage import grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
 from operators.environment import HigherLower
 from operators.fields import GroupSize, PromptCount, RankCount, TokenCount
 from operators.loss import entropy_bonus, ppo_clip
@@ -16,6 +16,7 @@ from operators.records import ModelRows, PpoRows, TreeRows
 from operators.reward import integer_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
+from operators.trainers import Torch
 from rlflow import Feedback, RowWeight, pipeline
 
 

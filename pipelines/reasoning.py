@@ -7,7 +7,7 @@ dataset → dispatch → rollout → form batch → reward → advantage → old
 
 from operators.advantage import grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
 from operators.fields import GroupSize, PromptCount, RankCount, TokenCount
 from operators.gym import gym_dataset
 from operators.loss import entropy_bonus, ppo_clip
@@ -15,6 +15,7 @@ from operators.records import ModelRows, PpoRows
 from operators.reward import reasoning_gym_reward, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
+from operators.trainers import Torch
 from rlflow import Feedback, pipeline
 
 

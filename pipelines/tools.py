@@ -9,13 +9,14 @@ from operators.advantage import grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.calculator import Calculator
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
 from operators.fields import GroupSize, PromptCount, RankCount, TokenCount
 from operators.loss import entropy_bonus, ppo_clip
 from operators.records import ModelRows, PpoRows
 from operators.reward import episode_scores, integer_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
+from operators.trainers import Torch
 from rlflow import Feedback, pipeline
 
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Annotated, TypeAlias
 
 from operators.encoding import encode
-from operators.engines import Torch
 from operators.fields import Answer, B, Policy, ResponseMask, ResponseText, TokenScores, reward
 from operators.models import tokenizer_of
 from operators.records import Scores
 from operators.reward import integer_match
+from operators.trainers import Torch
 from pipelines.grpo import grpo
 from rlflow import Frozen, Plan, Tensor, f32, operator
 

@@ -11,7 +11,8 @@ PIPELINE = '''
 from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
+from operators.trainers import Torch
 from operators.environment import HigherLower
 from operators.fields import Advantages, OldLogProbs, ResponseMask, RolloutLogProbs
 from operators.loss import entropy_bonus, ppo_clip

@@ -17,7 +17,8 @@ from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.dialogue import EnvironmentLimits
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
+from operators.trainers import Torch
 from operators.environment import HigherLower, HigherLowerEpisode, Reply, Start
 from operators.loss import ppo_clip
 from operators.records import ModelRows, PpoRows

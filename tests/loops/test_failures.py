@@ -17,7 +17,8 @@ import operators.sync
 from operators.advantage import grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
+from operators.trainers import Torch
 from operators.fields import Answer, Policy, ResponseMask, ResponseText
 from operators.loss import ppo_clip
 from operators.records import ModelRows, PpoRows, Prompts, Sample, Scores, Trajectories

@@ -12,7 +12,8 @@ PIPELINE = '''
 from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
+from operators.trainers import Torch
 from operators.fields import Advantages, OldLogProbs
 from operators.loss import entropy_bonus, ppo_clip
 from operators.records import ModelRows, PpoRows

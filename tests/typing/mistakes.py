@@ -2,7 +2,8 @@
 from operators.advantage import gae, grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch, TorchCritic, TorchTeacher
+from operators.engines import Embedded
+from operators.trainers import Torch, TorchCritic, TorchTeacher
 from operators.loss import kl_penalty, ppo_clip, value_clip
 from operators.records import ModelRows, PpoRows
 from operators.reward import integer_match, shape_rewards

@@ -11,12 +11,13 @@ from itertools import product
 from operators.advantage import anchor_on_rollout, gae, grpo, truncated_importance
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch, TorchCritic
+from operators.engines import Embedded
 from operators.loss import entropy_bonus, kl_penalty, ppo_clip, value_clip
 from operators.records import KlRows, ModelRows, PpoRows, ValueRows
 from operators.reward import integer_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
+from operators.trainers import Torch, TorchCritic
 from rlflow import CheckFailed, Feedback, Plan, pipeline
 
 PASSES = {"actor.log_probs": "old", "reference.log_probs": "ref", "critic.values": "values"}  # call -> how the table calls it

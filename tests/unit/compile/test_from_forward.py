@@ -10,13 +10,14 @@ import pytest
 from operators.advantage import grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, ModelRowsT, Torch
+from operators.engines import Embedded
 from operators.fields import AttentionMask, InputIds, LogProbs, Policy, PositionIds
 from operators.loss import ppo_clip
 from operators.records import ModelRows, PolicyForward, PpoRows
 from operators.reward import integer_match, shape_rewards
 from operators.rows import micro_pack, pad, shard
 from operators.sync import sync
+from operators.trainers import ModelRowsT, Torch
 from rlflow import CheckFailed, Feedback, Loss, Move, Next, Objective, Tensor, Weights, operator, pipeline
 from rlflow.errors import UsageError
 from rlflow.language.loss import from_forward_of

@@ -27,8 +27,9 @@ def refused(loss: Loss[PolicyForward, PpoRows]) -> Any:
     from operators.advantage import grpo
     from operators.batching import dispatch, form_batch
     from operators.dataset import dataset
-    from operators.engines import Embedded, Torch
+    from operators.engines import Embedded
     from operators.reward import integer_match, shape_rewards
+    from operators.trainers import Torch
 
     @pipeline
     def loop() -> None:

@@ -14,13 +14,14 @@ import pytest
 import torch
 from scripted import Scripted
 
-from operators.engines import Embedded, Torch, TorchTeacher
+from operators.engines import Embedded
 from operators.environment import HigherLower
 from operators.evaluation import Exam, HeldOut
 from operators.models import model_folder
 from operators.records import Prompts, Trajectories
 from operators.reward import exact_match
 from operators.sync import sync
+from operators.trainers import Torch, TorchTeacher
 from operators.turns import Rules
 from rlflow import Next, Served, Site
 from rlflow.engines.rollout import EngineRefused

@@ -10,13 +10,14 @@ from small_loop import small
 from operators.advantage import grpo as group_mean
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
-from operators.engines import Embedded, Torch
+from operators.engines import Embedded
 from operators.fields import Advantages, RolloutLogProbs, TokenScores
 from operators.loss import ppo_clip
 from operators.records import ModelRows, PpoRows, Sample
 from operators.reward import integer_match, shape_rewards
 from operators.rows import keep_mixed, micro_pack, pad, shard
 from operators.sync import sync
+from operators.trainers import Torch
 from pipelines.grpo import grpo
 from pipelines.multiturn import multiturn
 from pipelines.ppo import ppo
