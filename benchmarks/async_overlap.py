@@ -79,7 +79,7 @@ class Figures:
 
 def figures(run: SimulatedRun, delays: Delays, max_lag: int) -> Figures:
     """Of the batches between warm-up and the last ``max_lag + 1``."""
-    readings, counters = run.readings, run.state.counters()
+    readings, state = run.readings, run.state
     a, b = readings[WARM - 1], readings[-max_lag - 2]
     seconds, batches, tokens = b.time - a.time, b.batches - a.batches, b.tokens - a.tokens
     gaps = {gap: b.gaps[gap] - a.gaps.get(gap, 0) for gap in b.gaps}
@@ -89,7 +89,7 @@ def figures(run: SimulatedRun, delays: Delays, max_lag: int) -> Figures:
         train=(b.training - a.training) / batches,
         trainer_idle=1 - (b.training - a.training + b.handing_out - a.handing_out) / seconds,
         engines_idle=1 - (b.generated - a.generated) / (delays.peak_rate * seconds),
-        dropped=counters["dropped_groups"] / counters["groups_drawn"],
+        dropped=state.totals.dropped.total() / (state.next_uid - state.origin.uid - len(state.pending)),
         gaps={gap: count / sum(gaps.values()) for gap, count in gaps.items()},
     )
 

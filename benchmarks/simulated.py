@@ -156,7 +156,7 @@ class SimulatedRun:
         self._tell(ev.RunStarted())
         while self.finish is None:
             if not self._clock:
-                raise RuntimeError(f"nothing can happen any more at {self.now:.1f} s: {self.state.counters()}")
+                raise RuntimeError(f"nothing can happen any more at {self.now:.1f} s: {sorted(self.state.armed)}")
             self.now, _, happen = heapq.heappop(self._clock)
             happen()
         if self.finish.outcome != "done":

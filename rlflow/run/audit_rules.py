@@ -58,7 +58,8 @@ RULES: dict[str, str] = {
         SELECT 'prompt ' || uid || ' (line ' || line || ')' FROM dropped WHERE reason = '' UNION ALL
         SELECT 'prompt ' || uid || ' (table groups)' FROM ledger.groups WHERE state = 'dropped' AND reason = ''""",
     "a finished prompt was trained or dropped": """
-        SELECT 'prompts ' || (before + 1) || ' to ' || (uid - 1) || ' are finished in the ledger, and no line says how'
+        SELECT 'prompts ' || (before + 1) || ' to ' || (uid - 1) || ' are finished in the ledger, and no line says how '
+            || '(of a run that began before rlflow kept a history, none can)'
         FROM (
             SELECT uid, lag(uid, 1, start - 1) OVER (PARTITION BY start ORDER BY uid) AS before
             FROM (

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from .controller.state import Totals
 from .controller.tally import Tally
+from .controller.totals import Totals
 
 __all__ = ["bias_line", "bias_text"]
 

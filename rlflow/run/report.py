@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from .batchscope import BatchResult
 from .bias import bias_line, bias_text
 from .blocks import Blocks
-from .controller.state import State, Totals
+from .controller.state import State
+from .controller.totals import Totals
 from .graph import GraphView
 from .ready import Landed
 from .rundir import RunDir

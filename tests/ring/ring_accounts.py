@@ -31,9 +31,11 @@ class Member:
     turn: int = 0
     asked: bool = False
     """A turn ended and the next one was not asked for yet."""
+    judged: tuple[int, int] = (0, 0)
+    """Tries and passes of its rows."""
 
     def queue(self) -> None:
-        self.state, self.versions, self.hops, self.turn, self.asked = "queued", [], 0, 0, False
+        self.state, self.versions, self.hops, self.turn, self.asked, self.judged = "queued", [], 0, 0, False, (0, 0)
 
 
 @dataclass
@@ -46,10 +48,18 @@ class Prompt:
     batch: int = -1
     version: int = -1
     """Published when it was dropped; what its batch made when it was trained."""
+    judged: tuple[int, int] = (0, 0)
+    """Tries and passes, where the whole of it was judged: by an operator, or by its batch."""
 
     @property
     def is_finished(self) -> bool:
         return self.state in ("trained", "dropped")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Tries and passes: the word on the whole of it, else those on its rows."""
+        landed = [member.judged for member in self.members if member.state == "landed"]
+        return self.judged if self.judged[0] else (sum(tries for tries, _ in landed), sum(passes for _, passes in landed))
 
     @property
     def has_landed(self) -> bool:
@@ -199,3 +209,5 @@ def _keep(prompt: Prompt, version: int, same_hops: bool) -> None:
             prompt.hops = 0
         elif not same_hops:
             member.hops = prompt.hops = 0
+    if not prompt.hops:
+        prompt.judged = (0, 0)

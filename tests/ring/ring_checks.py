@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from ring_accounts import Accounts, Prompt
@@ -13,6 +15,7 @@ from ring_accounts import Accounts, Prompt
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.ids import TrajectoryId
 from rlflow.run.controller.state import Batch, State
+from rlflow.run.controller.tally import Tally
 
 if TYPE_CHECKING:
     from ring_world import Ring
@@ -41,6 +44,7 @@ def check_resumed(state: State, accounts: Accounts, tables: Books) -> None:
     assert state.training is None
     _same_groups(state, accounts)
     _tables(tables, accounts)
+    _same_sums(state.totals.kept, state.totals.lost, accounts.prompts.values())
 
 
 def _same_groups(state: State, accounts: Accounts) -> None:
@@ -48,12 +52,12 @@ def _same_groups(state: State, accounts: Accounts) -> None:
     assert set(state.groups) == accounts.live
     for uid, group in state.groups.items():
         prompt = accounts.prompts[uid]
-        assert (group.tag, group.hops_done) == (prompt.tag, prompt.hops)
+        assert (group.tag, group.hops_done, group.judged) == (prompt.tag, prompt.hops, prompt.judged)
         assert (group.state == "ready") == accounts.is_ready(prompt)
         for trajectory, member in zip(group.trajectories, prompt.members, strict=True):
             assert trajectory.state == member.state
             if member.state == "landed":
-                assert (trajectory.attempt, trajectory.hops_done) == (member.attempt, member.hops)
+                assert (trajectory.attempt, trajectory.hops_done, trajectory.judged) == (member.attempt, member.hops, member.judged)
                 assert [span.version for span in trajectory.spans] == member.versions
             else:
                 assert (trajectory.spans, trajectory.rows, trajectory.hops_done) == ((), 0, 0)
@@ -104,6 +108,7 @@ def _every_prompt_in_one_place(ring: Ring) -> None:
     trained = [uid for uids in accounts.trained_in.values() for uid in uids]
     assert len(trained) == len(set(trained))
     assert set(trained) == {prompt.uid for prompt in accounts.of("trained")}
+    _same_sums(state.totals.kept, state.totals.lost, accounts.prompts.values())
 
 
 def _bounds(ring: Ring) -> None:
@@ -136,8 +141,26 @@ def _tables(tables: Books, accounts: Accounts) -> None:
     for uid, row in tables.groups.items():
         _row(accounts, accounts.prompts[uid], row.tag, row.state, row.version)
     assert (tables.saved.version if tables.saved else accounts.origin.version) == accounts.checkpoint
-    assert tables.trained_groups == sum(accounts.prompts[uid].state == "trained" for uid in forgotten)
-    assert tables.dropped.total() == len(forgotten) - tables.trained_groups
+    _same_sums(tables.kept, tables.lost, [accounts.prompts[uid] for uid in forgotten])
+
+
+def _same_sums(kept: Tally, lost: dict[str, Tally], prompts: Collection[Prompt]) -> None:
+    """What was trained and dropped, and how much of it was right."""
+    assert _sums(kept) == _of_prompts(prompt for prompt in prompts if prompt.state == "trained")
+    of_all = sum((Counter(_sums(tally)) for tally in lost.values()), Counter[str]())
+    assert of_all == Counter(_of_prompts(prompt for prompt in prompts if prompt.state == "dropped"))
+
+
+def _sums(tally: Tally) -> dict[str, int]:
+    return {"groups": tally.groups, "tokens": tally.tokens, "tries": tally.tries, "passes": tally.passes}
+
+
+def _of_prompts(prompts: Iterable[Prompt]) -> dict[str, int]:
+    """Four tokens of each version that sampled a trajectory which landed."""
+    found = list(prompts)
+    tokens = sum(4 * len(member.versions) for prompt in found for member in prompt.members if member.state == "landed")
+    tries, passes = (sum(prompt.counts[i] for prompt in found) for i in (0, 1))
+    return {"groups": len(found), "tokens": tokens, "tries": tries, "passes": passes}
 
 
 def _row(accounts: Accounts, prompt: Prompt, tag: int, state: str, version: int) -> None:

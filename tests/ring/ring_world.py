@@ -123,9 +123,9 @@ class Ring:
         member = self.accounts.member(trajectory)
         spans = self.spans(trajectory)
         self.take_off(trajectory)
-        member.state = "landed"
+        member.state, member.judged = "landed", (rows, trajectory.traj_uid % (rows + 1))
         self.disk.add(trajectory.uid)
-        self.feed(ev.Landed(trajectory, rows, spans))
+        self.feed(ev.Landed(trajectory, rows, spans, member.judged))
 
     def spans(self, trajectory: TrajectoryId) -> tuple[Span, ...]:
         versions = self.accounts.member(trajectory).versions
@@ -139,18 +139,24 @@ class Ring:
 
     def ran(self, operator: str, unit: Unit, verdict: str = "keep") -> None:
         del self.runs[operator, unit]
-        if verdict == "keep" and isinstance(unit, TrajectoryId):
-            self.accounts.member(unit).hops += 1
-        elif verdict == "keep":
-            self.accounts.prompts[unit.uid].hops += 1  # type: ignore[union-attr]
-        self.feed(ev.Ran(operator, unit, verdict, "no variance" if verdict == "drop" else ""))  # type: ignore[arg-type]
+        judged = (0, 0)
+        if isinstance(unit, TrajectoryId):
+            self.accounts.member(unit).hops += verdict == "keep"
+        else:
+            prompt = self.accounts.prompts[unit.uid]  # type: ignore[union-attr]
+            prompt.hops += verdict == "keep"
+            prompt.judged = judged = (9, prompt.uid % 10)
+        self.feed(ev.Ran(operator, unit, verdict, "no variance" if verdict == "drop" else "", judged))  # type: ignore[arg-type]
 
     def train(self) -> None:
         assert self.training is not None
         batch, uids = self.training.batch, [uid for uid in self.training.groups if uid not in self.failed_groups]
         self.training, self.failed_groups = None, set()
         self.accounts.train(batch.batch, uids)
-        actions = self.feed(ev.Trained(batch))
+        passed = tuple((uid, 7, uid % 8) for uid in uids if uid % 3 == 0)
+        for uid, *judged in passed:
+            self.accounts.prompts[uid].judged = judged[0], judged[1]
+        actions = self.feed(ev.Trained(batch, passed))
         is_due = self.config.save_every > 0 and (batch.batch + 1) % self.config.save_every == 0
         assert not is_due or self.stops or ev.Save(batch) in actions
 

@@ -12,34 +12,34 @@ __all__ = ["filtered", "kept", "lost", "undo"]
 
 def kept(state: State, group: Group, version: int, passed: tuple[int, int] = (0, 0)) -> None:
     """It is trained, into this version. passed: tries and passes, where the batch scope judged it."""
-    group.tally = Tally.of(group, *(passed if passed[0] else judged(group)))
-    state.totals.kept.add(group.tally)
+    state.totals.kept.add(_sum_up(group, passed if passed[0] else judged(group)))
     _tell(state, group, version)
 
 
 def lost(state: State, group: Group, reason: str) -> None:
     """It is dropped; what was judged of it by then counts."""
-    group.tally = Tally.of(group, *judged(group))
-    state.totals.lost.setdefault(reason, Tally()).add(group.tally)
+    state.totals.lose(reason, _sum_up(group, judged(group)))
     _tell(state, group, state.published)
 
 
 def undo(state: State, group: Group) -> None:
     """A rollback takes it back: it was neither trained nor dropped."""
-    if group.tally is None:  # it was over before this process began
-        return
+    assert group.tally is not None
     if group.state == "trained":
         state.totals.kept.add(group.tally, times=-1)
-        return
-    lost = state.totals.lost[group.reason]
-    lost.add(group.tally, times=-1)
-    if not lost.groups:
-        del state.totals.lost[group.reason]
+        state.totals.trained_rows -= group.rows
+    else:
+        state.totals.lose(group.reason, group.tally, times=-1)
 
 
 def filtered(state: State, uid: int) -> str:
     """Why the row of this prompt is not sampled any more; "" if it is."""
     return state.pass_rates.refuses(_row(state, uid)) if state.pass_rates.words else ""
+
+
+def _sum_up(group: Group, passed: tuple[int, int]) -> Tally:
+    group.tally, group.judged = Tally.of(group, *passed), passed
+    return group.tally
 
 
 def _tell(state: State, group: Group, version: int) -> None:

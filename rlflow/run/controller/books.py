@@ -8,7 +8,6 @@ timelines, saved        where each began; the newest durable checkpoint
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,6 +26,7 @@ from .journal import (
     TimelineRow,
     TrajectoryRow,
 )
+from .tally import Tally
 
 __all__ = ["Books"]
 
@@ -42,10 +42,10 @@ class Books:
     trajectories: dict[int, dict[int, TrajectoryRow]] = field(default_factory=dict)
     """uid -> traj_uid -> row."""
     finished: IntervalSet = field(default_factory=IntervalSet)
-    trained_groups: int = 0
-    """Of the finished ones."""
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Of the finished ones, by reason."""
+    kept: Tally = field(default_factory=Tally)
+    """Sums over the finished ones that were trained."""
+    lost: dict[str, Tally] = field(default_factory=dict)
+    """Sums over the finished ones that were dropped, by reason."""
     batches: dict[tuple[int, int], BatchRow] = field(default_factory=dict)
     evaluations: dict[int, EvaluationRow] = field(default_factory=dict)
     timelines: dict[int, TimelineRow] = field(default_factory=dict)
@@ -84,10 +84,8 @@ class Books:
     def _finish(self, uids: Iterable[int]) -> None:
         for group in self._delete(uids):
             assert self.finished.add(group.uid), f"prompt {group.uid} is finished twice"
-            if group.state == "trained":
-                self.trained_groups += 1
-            else:
-                self.dropped[group.reason] += 1
+            sums = self.kept if group.state == "trained" else self.lost.setdefault(group.reason, Tally())
+            sums.add(Tally.of_row(group))
 
     def _delete(self, uids: Iterable[int]) -> list[GroupRow]:
         gone = [self.groups.pop(uid) for uid in uids]

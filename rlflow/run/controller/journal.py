@@ -24,7 +24,11 @@ __all__ = [
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, tag="group", gc=False):
-    """Key: uid. batch: where it was consumed, else -1. version: published when it was trained or dropped, else -1."""
+    """Key: uid. batch: where it was consumed, else -1. version: published when it was trained or dropped, else -1.
+
+    tries, passes: of a group that is over, what it counts for (``Tally``), like the sums before them; of a live one what an operator on the
+    whole of it said.
+    """
 
     uid: int
     tag: int
@@ -35,10 +39,15 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, tag="group", gc=Fal
     version: int = -1
     reason: str = ""
     detail: str = ""
+    landed: int = 0
+    unfinished: int = 0
+    tokens: int = 0
+    tries: int = 0
+    passes: int = 0
 
 
 class TrajectoryRow(msgspec.Struct, frozen=True, array_like=True, tag="trajectory", gc=False):
-    """Key: (uid, traj_uid)."""
+    """Key: (uid, traj_uid). tries, passes: its rows that were judged, and those of them that were right."""
 
     uid: int
     traj_uid: int
@@ -49,6 +58,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, array_like=True, tag="trajector
     rows: int
     spans: tuple[Span, ...]
     hops_done: int
+    tries: int = 0
+    passes: int = 0
 
 
 class BatchRow(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):

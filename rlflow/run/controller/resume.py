@@ -8,7 +8,7 @@ the first that is neither finished nor live.
 
 from __future__ import annotations
 
-from collections import Counter
+from copy import deepcopy
 
 from ...errors import UsageError
 from .books import Books
@@ -16,6 +16,7 @@ from .evaluation import cover_scored
 from .journal import GroupRow, TimelineRow, TrajectoryRow
 from .schedule import Config, Origin
 from .state import Group, State, Trajectory
+from .tally import Tally
 from .timelines import Records, rewind
 
 __all__ = ["resume"]
@@ -67,9 +68,12 @@ def _state_of(config: Config, books: Books, newest: TimelineRow) -> State:
 
 def _count(state: State, books: Books, covered: list[GroupRow]) -> None:
     """What is finished for good."""
-    dropped = [row.reason for row in covered if row.state == "dropped"]
-    state.totals.trained_groups = books.trained_groups + len(covered) - len(dropped)
-    state.totals.dropped = books.dropped + Counter(dropped)
+    state.totals.kept, state.totals.lost = deepcopy((books.kept, books.lost))
+    for row in covered:
+        if row.state == "trained":
+            state.totals.kept.add(Tally.of_row(row))
+        else:
+            state.totals.lose(row.reason, Tally.of_row(row))
 
 
 def _is_covered(row: GroupRow, checkpoint: int) -> bool:
@@ -80,11 +84,11 @@ def _group(row: GroupRow, books: Books, n: int) -> Group:
     """A trajectory without a row was never sent."""
     rows = books.trajectories.get(row.uid, {})
     trajectories = [_trajectory(rows[i]) if i in rows else Trajectory(row.uid, i, 0) for i in range(n)]
-    return Group(row.uid, row.tag, trajectories, row.state, hops_done=row.hops_done)
+    return Group(row.uid, row.tag, trajectories, row.state, hops_done=row.hops_done, judged=(row.tries, row.passes))
 
 
 def _trajectory(row: TrajectoryRow) -> Trajectory:
     return Trajectory(
         row.uid, row.traj_uid, row.attempt, state=row.state, engine=row.engine, version_tag=row.version_tag, spans=row.spans,
-        rows=row.rows, hops_done=row.hops_done,
+        rows=row.rows, hops_done=row.hops_done, judged=(row.tries, row.passes),
     )  # fmt: skip

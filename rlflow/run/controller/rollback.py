@@ -69,12 +69,6 @@ def _undo_totals(state: State) -> None:
     """Counts of what will be done again or not at all."""
     for group in state.uncovered:
         undo(state, group)
-        if group.state == "dropped":
-            state.totals.dropped[group.reason] -= 1
-        else:
-            state.totals.trained_groups -= 1
-            state.totals.trained_rows -= group.rows
-    state.totals.dropped = +state.totals.dropped
 
 
 def _records(state: State) -> Records:

@@ -140,7 +140,6 @@ def drop(state: State, group: Group, reason: str, detail: str) -> None:
 def give_up(state: State, group: Group, reason: str, detail: str) -> None:
     """The group is finished without being trained."""
     group.state, group.reason, group.detail = "dropped", reason, detail
-    state.totals.dropped[reason] += 1
     lost(state, group, reason)
     state.emit(Drop(state.group_id(group.uid), reason, detail))
     set_aside(state, group, state.published)

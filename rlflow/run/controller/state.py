@@ -1,143 +1,27 @@
 """What the controller knows: counters, ids, versions and states. No clock, socket, process, tensor or random source.
 
-    group       pending → running → landed → ready → consumed → trained | dropped → covered
-    trajectory  queued → running(engine) → landed | failed → queued (attempt + 1) | dropped
-    batch       queued → training → trained → covered (a durable checkpoint of version ≥ batch + 1 exists)
-    engine      down → stale → syncing → serving | stale;  serving → stale (a newer version is published);  any → down
-
-A pending group is a uid that is not drawn, a covered one is forgotten: the state does not grow with the length of a run.
-``State`` is owned and changed by ``decide`` alone; ``copy.deepcopy`` of it is another state.
+``State`` is owned and changed by ``decide`` alone; ``copy.deepcopy`` of it is another state. What it holds of groups, engines and batches
+is in live.py; none of it grows with the length of a run.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 from typing import Literal
-
-import msgspec
 
 from .buffer import ReadyBuffer
 from .events import AnyAction, Arm, Disarm, Recycle
-from .ids import BatchId, EvaluationId, GroupId, Span, SyncId, TrajectoryId
-from .journal import BatchRow, Change, Counters, EvaluationRow, Finished, GroupRow, TimelineRow, TrajectoryRow
+from .ids import BatchId, EvaluationId, GroupId
+from .journal import Change, Counters, EvaluationRow, Finished, TimelineRow
+from .live import Batch, Engine, Group, Trajectory
 from .passrates import PassRates
 from .routing import Routing
 from .schedule import Config, Hop, Origin
-from .tally import Tally
+from .totals import Totals
 from .waits import WAITS, Armed, Subject, WaitKind, wait_name
 from .watermark import Watermark
 
 __all__ = ["Batch", "Config", "Engine", "Group", "Hop", "Origin", "State", "Trajectory"]
-
-
-class Trajectory(msgspec.Struct, gc=False):
-    uid: int
-    traj_uid: int
-    attempt: int
-    tries: int = 0
-    """Attempts sent so far: bounded, while ``attempt`` goes on counting across timelines."""
-    state: Literal["queued", "running", "landed"] = "queued"
-    engine: str = ""
-    version_tag: int = -1
-    """Published version when this attempt was registered."""
-    spans: tuple[Span, ...] = ()
-    rows: int = 0
-    hops_done: int = 0
-    turn: int = 0
-    """That was asked for last; the Dispatch was turn 0."""
-    judged: tuple[int, int] = (0, 0)
-    """Tries and passes."""
-    is_touched: bool = False
-    """By the transition under way: it gets a row in the journal."""
-
-    @property
-    def id(self) -> TrajectoryId:
-        return TrajectoryId(self.uid, self.traj_uid, self.attempt)
-
-
-class Group(msgspec.Struct, gc=False):
-    uid: int
-    tag: int
-    """Oldest version tag of its trajectories; its deadline is ``tag + max_lag``."""
-    trajectories: list[Trajectory]
-    state: Literal["running", "landed", "ready", "consumed", "trained", "dropped"] = "running"
-    landed: int = 0
-    scored: int = 0
-    """Landed trajectories for which every operator per trajectory has returned."""
-    hops_done: int = 0
-    engine: str = ""
-    """Where a trajectory of it was sent last: the prefix of the prompt is there."""
-    batch: int = -1
-    """Where it was consumed."""
-    version: int = -1
-    """Published when it was trained or dropped."""
-    reason: str = ""
-    detail: str = ""
-    rows: int = 0
-    """Stored leaf rows, once it is trained or dropped."""
-    judged: tuple[int, int] = (0, 0)
-    """Tries and passes, where an operator judges the whole group."""
-    tally: Tally | None = None
-    """What it counts for, once it is trained or dropped."""
-    is_touched: bool = False
-
-
-@dataclass(slots=True)
-class Engine:
-    name: str
-    index: int
-    state: Literal["down", "stale", "syncing", "serving"] = "down"
-    start: int = 0
-    """Incarnation: 0 before the first Start."""
-    is_starting: bool = False
-    capacity: int = 0
-    held: int | None = None
-    """Version that the last probe found; None: unknown."""
-    running: dict[tuple[int, int], Trajectory] = field(default_factory=dict)
-    sync: SyncId | None = None
-    sync_attempts: int = 0
-    sync_failures: int = 0
-    evaluation: EvaluationId | None = None
-
-    @property
-    def offered_room(self) -> int:
-        """Trajectories that may be sent now: only an engine that serves the published version takes first requests."""
-        room = self.capacity - len(self.running)
-        return room if room > 0 and self.state == "serving" else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    id: BatchId
-    groups: tuple[int, ...]
-    trajectories: tuple[TrajectoryId, ...]
-    """Ordered (uid, traj_uid)."""
-    rows: int
-    staleness: dict[int, int]
-    """Gap ``b - span.version`` -> sampled tokens in this batch; under the policy *mask* those above ``max_lag`` are not trained on."""
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts since the start, for metrics."""
-
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Groups by reason."""
-    lost: dict[str, Tally] = field(default_factory=dict)
-    """What was dropped, by reason, and what was trained: where they differ, dropping biases."""
-    kept: Tally = field(default_factory=Tally)
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Events of an old timeline, attempt or start, by type: they changed nothing."""
-    failed_attempts: int = 0
-    failed_syncs: int = 0
-    failed_saves: int = 0
-    engine_deaths: int = 0
-    rollbacks: int = 0
-    trained_groups: int = 0
-    trained_rows: int = 0
-    staleness: Counter[int] = field(default_factory=Counter)
-    """Gap -> sampled tokens, over all batches formed."""
 
 
 class State:
@@ -262,7 +146,7 @@ class State:
             self.touched.append(thing)
 
     def journal_batch(self, batch: Batch, state: Literal["queued", "training", "trained", "covered", "undone"]) -> None:
-        self.journal.append(BatchRow(batch.id.timeline, batch.id.batch, state, batch.groups))
+        self.journal.append(batch.row(state))
 
     def journal_evaluation(
         self, due: int, state: Literal["due", "pinned", "scored", "covered", "undone"], version: int = -1, score: float | None = None
@@ -286,20 +170,7 @@ class State:
         """The rows of all that this transition changed, then what is covered by now."""
         for thing in self.touched:
             thing.is_touched = False
-            if isinstance(thing, Trajectory):
-                self.journal.append(
-                    TrajectoryRow(
-                        thing.uid, thing.traj_uid, thing.attempt, thing.version_tag, thing.state, thing.engine, thing.rows, thing.spans,
-                        thing.hops_done,
-                    )
-                )  # fmt: skip
-            else:
-                self.journal.append(
-                    GroupRow(
-                        thing.uid, thing.tag, thing.state, thing.batch, self.timeline, thing.hops_done, thing.version, thing.reason,
-                        thing.detail,
-                    )
-                )  # fmt: skip
+            self.journal.append(thing.row() if isinstance(thing, Trajectory) else thing.row(self.timeline))
         self.touched.clear()
         if self.covered:
             self.journal.append(Finished(tuple(self.covered)))
@@ -366,32 +237,3 @@ class State:
         if self.config.policy != "mask":
             return 0
         return sum(tokens for gap, tokens in self.totals.staleness.items() if gap > self.config.max_lag)
-
-    def counters(self) -> dict[str, int]:
-        """Levels and totals as flat metrics; ``dropped/REASON`` and ``staleness/GAP`` (tokens, all batches) as they occur."""
-        totals = self.totals
-        flat = {
-            "published_version": self.published,
-            "in_flight": self.in_flight,
-            "in_flight_target": self.watermark.value,
-            "watermark_raised": self.watermark.raised,
-            "watermark_lowered": self.watermark.lowered,
-            "waiting_groups": self.waiting,
-            "ready_groups": self.ready,
-            "queue_depth": self.queue_depth,
-            "groups_drawn": self.next_uid - self.origin.uid - len(self.pending),
-            "trained_groups": totals.trained_groups,
-            "trained_rows": totals.trained_rows,
-            "dropped_groups": totals.dropped.total(),
-            "masked_tokens": self.masked_tokens,
-            "failed_attempts": totals.failed_attempts,
-            "failed_syncs": totals.failed_syncs,
-            "failed_saves": totals.failed_saves,
-            "uncovered_rows": self.uncovered_rows,
-            "engine_deaths": totals.engine_deaths,
-            "rollbacks": totals.rollbacks,
-            "waiting_turns": len(self.turns),
-            "stale_events": totals.ignored.total(),
-        }
-        flat |= {f"dropped/{reason}": count for reason, count in sorted(totals.dropped.items())}
-        return flat | {f"staleness/{gap}": tokens for gap, tokens in sorted(totals.staleness.items())}

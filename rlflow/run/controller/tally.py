@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .journal import GroupRow
     from .state import Group
 
 __all__ = ["Tally", "judged"]
@@ -38,6 +39,11 @@ class Tally:
         unfinished = sum(trajectory.state != "landed" and trajectory.tries > 0 for trajectory in group.trajectories)
         tokens = sum(span.end - span.start for trajectory in landed for span in trajectory.spans)
         return cls(1, len(landed), unfinished, tokens, tries, passes)
+
+    @classmethod
+    def of_row(cls, row: GroupRow) -> Tally:
+        """Of one group that is over, out of a ledger."""
+        return cls(1, row.landed, row.unfinished, row.tokens, row.tries, row.passes)
 
     def add(self, other: Tally, times: int = 1) -> None:
         """times -1: it is taken back."""

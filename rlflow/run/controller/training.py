@@ -43,7 +43,6 @@ def trained(state: State, event: Trained) -> bool:
         group.state = "trained"
         kept(state, group, batch.id.batch + 1, passed.get(uid, (0, 0)))
         set_aside(state, group, batch.id.batch + 1)
-    state.totals.trained_groups += len(batch.groups)
     state.totals.trained_rows += batch.rows
     state.published = version = batch.id.batch + 1
     make_stale(state)

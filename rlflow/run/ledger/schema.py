@@ -55,6 +55,7 @@ CREATE TABLE totals (
 ) STRICT, WITHOUT ROWID;
 """
 
+SUMS = ("landed", "unfinished", "tokens", "tries", "passes")
 MIGRATIONS = {
     1: """
         ALTER TABLE timelines ADD COLUMN policy TEXT NOT NULL DEFAULT 'wait';
@@ -68,6 +69,11 @@ MIGRATIONS = {
         INSERT INTO pass_rates SELECT row, tries, passes, version, seal FROM newest_pass_rates;
         DROP TABLE newest_pass_rates
     """,
+    3: ";".join(
+        f"ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0"
+        for table, columns in (("groups", SUMS), ("totals", SUMS), ("trajectories", ("tries", "passes")))
+        for column in columns
+    ),
 }
 VERSION = 1 + len(MIGRATIONS)
 

@@ -13,6 +13,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import msgspec
 from ...errors import LedgerError
 from ..controller.books import Books
 from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, PassRate, Pending
+from ..controller.tally import Tally
 from . import schema, tables
 from .history import History
 from .lock import RunLock
@@ -30,6 +32,7 @@ FILE = "ledger.sqlite"
 PAGE = 1024  # bytes: a commit writes whole pages, and its rows are small
 LOG_PAGES = 8192
 CACHE = 64  # MiB
+SUMS = ", ".join(f"sum({column})" for column in schema.SUMS)
 
 
 class Ledger:
@@ -157,12 +160,13 @@ class Ledger:
         """Rows become an entry of the intervals and one of the counts."""
         text = msgspec.json.encode(uids)
         counted = self._connection.execute(
-            "SELECT state, iif(state = 'trained', '', reason), count(*) FROM groups "
+            f"SELECT state, iif(state = 'trained', '', reason), count(*), {SUMS} FROM groups "
             "WHERE uid IN (SELECT value FROM json_each(?)) GROUP BY 1, 2", (text,)
         ).fetchall()  # fmt: skip
-        for state, reason, count in counted:
-            self._totals[state, reason] += count
-            self._connection.execute(UPSERT["totals"], sealed(state, reason, self._totals[state, reason]))
+        for state, reason, *sums in counted:
+            total = self._totals.setdefault((state, reason), Tally())
+            total.add(Tally(*sums))
+            self._connection.execute(UPSERT["totals"], sealed(state, reason, *astuple(total)))
         self._delete(uids)
         self._fold(uids)
 

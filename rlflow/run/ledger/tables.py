@@ -11,7 +11,6 @@ Columns are the fields of the struct, in their order, and the seal. Tuples are J
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..controller.books import Books
 from ..controller.ids import Span
 from ..controller.intervals import IntervalSet
 from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
+from ..controller.tally import Tally
 from .schema import seal
 
 Row = tuple[Any, ...]
@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "pass_rates": PassRate.__struct_fields__,
     "counters": ("name", "value"),
     "finished": ("start", "stop"),
-    "totals": ("state", "reason", "groups"),
+    "totals": ("state", "reason", *Tally.__slots__),
     "history": ("newest", "lines", "chain"),
 }
 """Of each table, but its seal."""
@@ -58,7 +58,7 @@ def _plain(change: msgspec.Struct) -> Row:
 
 def _trajectory(change: TrajectoryRow) -> Row:
     c = change
-    values = (c.uid, c.traj_uid, c.attempt, c.version_tag, c.state, c.engine, c.rows, _spans(c.spans), c.hops_done)
+    values = (c.uid, c.traj_uid, c.attempt, c.version_tag, c.state, c.engine, c.rows, _spans(c.spans), c.hops_done, c.tries, c.passes)
     return (*values, seal(values))
 
 
@@ -116,8 +116,8 @@ def load(connection: sqlite3.Connection) -> Books:
     for uid, traj_uid, *rest in _rows(connection, "trajectories"):
         books.trajectories.setdefault(uid, {})[traj_uid] = _trajectory_row(uid, traj_uid, *rest)
     totals = load_totals(connection)
-    books.trained_groups = totals["trained", ""]
-    books.dropped = Counter({reason: count for (state, reason), count in totals.items() if state == "dropped"})
+    books.kept = totals.pop(("trained", ""), books.kept)
+    books.lost = {reason: tally for (_, reason), tally in totals.items()}
     return books
 
 
@@ -125,9 +125,9 @@ def load_finished(connection: sqlite3.Connection) -> IntervalSet:
     return IntervalSet(_rows(connection, "finished", "ORDER BY start"))
 
 
-def load_totals(connection: sqlite3.Connection) -> Counter[tuple[str, str]]:
-    """(trained, "") or (dropped, reason) -> finished groups."""
-    return Counter({(state, reason): groups for state, reason, groups in _rows(connection, "totals")})
+def load_totals(connection: sqlite3.Connection) -> dict[tuple[str, str], Tally]:
+    """(trained, "") or (dropped, reason) -> sums over finished groups."""
+    return {(state, reason): Tally(*sums) for state, reason, *sums in _rows(connection, "totals")}
 
 
 def load_counters(connection: sqlite3.Connection) -> Counters | None:
@@ -141,8 +141,8 @@ def load_history(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _trajectory_row(*row: Any) -> TrajectoryRow:
-    *others, spans, hops_done = row
-    values: list[Any] = [*others, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done]
+    *before, spans, hops_done, tries, passes = row
+    values: list[Any] = [*before, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done, tries, passes]
     return TrajectoryRow(*values)
 
 

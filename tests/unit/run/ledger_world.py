@@ -10,7 +10,7 @@ from rlflow.run.controller.decide import decide
 from rlflow.run.controller.ids import Span, TrajectoryId
 from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config
-from rlflow.run.ledger import Ledger
+from rlflow.run.ledger import FILE, Ledger
 
 
 class Killed(Exception):
@@ -22,7 +22,8 @@ class LedgerWorld:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, random.Random(seed)
-        Ledger.create(folder).close()
+        if not (folder / FILE).exists():
+            Ledger.create(folder).close()
         self.outstanding: list[ev.AnyAction] = []
         self.oldest: dict[TrajectoryId, int] = {}
 
@@ -96,9 +97,16 @@ class LedgerWorld:
         groups = []
         for uid in action.groups:
             of = [trajectory for trajectory in action.trajectories if trajectory.uid == uid]
-            groups.append((uid, len(of), min(self.oldest[trajectory] for trajectory in of)))
+            groups.append((uid, len(of), min(self._oldest(trajectory) for trajectory in of)))
         self.ledger.trained(action.batch.timeline, action.batch.batch, groups)
         return ev.Trained(action.batch)
+
+    def _oldest(self, trajectory: TrajectoryId) -> int:
+        """Of what landed before this world was there, the ledger tells."""
+        if trajectory not in self.oldest:
+            spans = self.state.groups[trajectory.uid].trajectories[trajectory.traj_uid].spans
+            self.oldest[trajectory] = min(span.version for span in spans)
+        return self.oldest[trajectory]
 
     def _roll_out(self, action: ev.Dispatch, luck: float) -> ev.AnyEvent:
         if luck < 0.05:

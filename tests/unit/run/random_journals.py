@@ -38,6 +38,9 @@ class Writer:
     def number(self, most: int = 12) -> int:
         return self.base + self.rng.randrange(most)
 
+    def sums(self, count: int) -> list[int]:
+        return [self.rng.randrange(9) for _ in range(count)]
+
     def uid(self) -> int | None:
         uid = self.number()
         return None if uid in self.finished else uid
@@ -50,7 +53,7 @@ class Writer:
         over = state in ("trained", "dropped")
         reason = self.rng.choice(REASONS) if state == "dropped" else ""
         version = self.number() if over else -1
-        return [GroupRow(uid, self.number(), state, self.number(), self.number(3), 1, version, reason, 'said: "nö"')]  # type: ignore[arg-type]
+        return [GroupRow(uid, self.number(), state, self.number(), self.number(3), 1, version, reason, 'said: "nö"', *self.sums(5))]  # type: ignore[arg-type]
 
     def trajectory(self) -> list[Change]:
         uid = self.uid()
@@ -58,7 +61,7 @@ class Writer:
             return []
         spans = tuple(Span(self.number(), 4 * i, 4 * i + 4) for i in range(self.rng.randrange(3)))
         state = self.rng.choice(("queued", "running", "landed"))
-        return [TrajectoryRow(uid, self.rng.randrange(3), self.number(), self.number(), state, "engine.1", 2, spans, 0)]  # type: ignore[arg-type]
+        return [TrajectoryRow(uid, self.rng.randrange(3), self.number(), self.number(), state, "engine.1", 2, spans, 0, *self.sums(2))]  # type: ignore[arg-type]
 
     def batch(self) -> list[Change]:
         state = self.rng.choice(("queued", "training", "trained", "covered", "undone"))

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from rlflow.run.bias import bias_line, bias_text
-from rlflow.run.controller.state import Totals
 from rlflow.run.controller.tally import Tally
+from rlflow.run.controller.totals import Totals
 
 TOTALS = Totals(
     kept=Tally(groups=96, landed=384, tokens=9216, tries=384, passes=157),

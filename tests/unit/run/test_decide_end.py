@@ -80,7 +80,7 @@ def test_saves_that_keep_failing_are_warnings_until_too_many_rows_are_kept() -> 
         rows = "rows are kept since the checkpoint of version 0"
         assert warned == [f"version {batch + 1} could not be saved: disk full ({batch + 1} in a row; {batch + 1} {rows})"]
         world.sync("e")
-    assert world.state.counters()["uncovered_rows"] == 3
+    assert world.state.uncovered_rows == 3
     land_first(world)
     world.train()
     assert world.finish == ev.Finish(
@@ -274,7 +274,7 @@ def test_the_same_events_give_the_same_actions_and_a_copy_goes_its_own_way() -> 
     assert twin.finish is None
     twin.finish_fairly(random.Random(3))
     assert twin.history == world.history
-    assert twin.state.counters() == world.state.counters()
+    assert twin.state.totals == world.state.totals
 
 
 def test_events_and_actions_survive_the_wire() -> None:

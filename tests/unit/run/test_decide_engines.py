@@ -48,7 +48,7 @@ def test_one_whole_run_by_its_actions() -> None:
     assert decide(state, ev.Trained(batch)) == [ev.Disarm("train step 0:0"), ev.Save(batch), ev.Arm("save 0:0", 1800.0)]
     done = ev.Finish("done", "the last batch is trained, at version 1")
     assert decide(state, ev.Saved(batch)) == [ev.Disarm("save 0:0"), ev.Recycle((0,)), done]
-    assert state.counters()["staleness/0"] == 6
+    assert state.totals.staleness == {0: 6}
 
 
 def test_saves_and_syncs_stand_before_the_train_step_that_changes_their_weights() -> None:

@@ -32,7 +32,7 @@ def test_the_batch_goes_on_with_what_is_left() -> None:
     assert (world.state.training.groups, world.state.training.rows, world.state.training.staleness) == ((1,), 1, {0: 4})
     assert world.state.totals.staleness == {0: 4}
     world.train()
-    assert world.state.totals.trained_groups == 1
+    assert world.state.totals.kept.groups == 1
     assert world.state.totals.kept == Tally(groups=1, landed=1, tokens=4)
     assert world.state.totals.lost == {"batch": Tally(groups=1, landed=1, tokens=4)}
 
@@ -50,7 +50,7 @@ def test_a_batch_of_which_nothing_is_left_makes_its_version_of_nothing() -> None
     world.group_failed(1)
     assert world.state.armed.keys() == {"train step 0:0"}
     world.train()
-    assert (world.state.published, world.state.totals.trained_groups, world.state.totals.trained_rows) == (1, 0, 0)
+    assert (world.state.published, world.state.totals.kept.groups, world.state.totals.trained_rows) == (1, 0, 0)
     world.sync("e")
     world.finish_fairly(random.Random(0))
     assert world.finish == ev.Finish("done", "the last batch is trained, at version 3")

@@ -12,6 +12,7 @@ from rlflow.run.controller.ids import Span, TrajectoryId
 from rlflow.run.controller.intervals import IntervalSet
 from rlflow.run.controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, GroupRow, Pending, SavedRow, TrajectoryRow
 from rlflow.run.controller.schedule import Config
+from rlflow.run.controller.tally import Tally
 
 ONE = Config(n=1, groups_per_batch=1, max_lag=0, last=9, engines=("e",))
 
@@ -48,7 +49,8 @@ def test_what_is_finished_is_kept_as_counts_and_intervals() -> None:
     books = Books()
     books.apply([GroupRow(uid, 0, "trained", 0, 0, 0, 1) for uid in (0, 1, 3)])
     books.apply([GroupRow(2, 0, "dropped", -1, 0, 0, 1, "filter", "no variance"), Finished((1, 3, 0, 2)), Counters(0, 0, 0, 0)])
-    assert (books.groups, list(books.finished), books.trained_groups, dict(books.dropped)) == ({}, [(0, 4)], 3, {"filter": 1})
+    assert (books.groups, list(books.finished)) == ({}, [(0, 4)])
+    assert (books.kept, books.lost) == (Tally(groups=3), {"filter": Tally(groups=1)})
 
 
 def test_what_goes_back_to_pending_leaves_no_row() -> None:

@@ -97,7 +97,7 @@ def test_mask_counts_the_tokens_of_every_gap() -> None:
     land(world, 2, 3)
     assert world.state.training is not None
     assert world.state.training.staleness == {0: 8, 1: 8, 2: 8}
-    assert world.state.counters()["masked_tokens"] == 8
+    assert world.state.masked_tokens == 8
 
 
 def test_mask_drops_a_group_of_which_nothing_is_left() -> None:

@@ -307,7 +307,7 @@ def test_a_run_killed_at_every_transaction_boundary_comes_to_the_same_end(seed: 
 
     def go_on(world: World) -> None:
         tables, state = killed_and_resumed(world, world.config)
-        assert (state.published, tables.trained_groups) == (6, 12)
+        assert (state.published, tables.kept.groups) == (6, 12)
         check_prompts(tables, state)
 
     scripted(random.Random(100 + seed), go_on)
@@ -342,7 +342,7 @@ def killed_and_resumed(world: World, config: Config) -> tuple[Books, State]:
 def check_prompts(tables: Books, state: State) -> None:
     """Each is finished, once, or live, or waits to be drawn again. Tables refuse what is finished twice."""
     finished = [uid for start, stop in tables.finished for uid in range(start, stop)]
-    assert len(finished) == tables.trained_groups + tables.dropped.total()
+    assert len(finished) == tables.kept.groups + sum(tally.groups for tally in tables.lost.values())
     assert sorted([*finished, *tables.groups, *state.pending]) == list(range(state.next_uid))
 
 

@@ -18,6 +18,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger_world import LedgerWorld
 from random_journals import BASES, Writer
 
 from rlflow.errors import LedgerError, UsageError
@@ -38,6 +39,8 @@ from rlflow.run.controller.journal import (
     TimelineRow,
     TrajectoryRow,
 )
+from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.controller.tally import Tally
 from rlflow.run.ledger import FILE, Ledger, holder, read_books
 from rlflow.run.ledger import schema as ledger_schema
 
@@ -93,7 +96,7 @@ def test_finished_groups_become_intervals_and_counts(ledger: Ledger, tmp_path: P
         assert connection.execute("SELECT start, stop FROM finished ORDER BY start").fetchall() == [(0, 3), (4, 6)]
         assert connection.execute("SELECT uid FROM groups").fetchall() == [(3,)]
     books = ledger.load()
-    assert (books.trained_groups, dict(books.dropped)) == (3, {"stale": 1, "trained": 1})
+    assert (books.kept, books.lost) == (Tally(groups=3), {"stale": Tally(groups=1), "trained": Tally(groups=1)})
 
 
 def test_the_ledger_does_not_grow_with_the_groups_it_has_finished(ledger: Ledger, tmp_path: Path) -> None:
@@ -199,7 +202,7 @@ def test_a_kill_leaves_whole_transactions_and_all_that_were_committed(tmp_path: 
         assert k >= max([seen, *told])
         assert sorted(books.groups) == list(range(max(1, k - 2), k + 1))
         assert {uid: len(of) for uid, of in books.trajectories.items()} == dict.fromkeys(books.groups, 8)
-        assert (list(books.finished), books.trained_groups) == ([(1, k - 2)] if k > 3 else [], max(0, k - 3))
+        assert (list(books.finished), books.kept.groups) == ([(1, k - 2)] if k > 3 else [], max(0, k - 3))
         seen = k
     assert seen > 10
 
@@ -290,6 +293,10 @@ def older_tables(monkeypatch: pytest.MonkeyPatch, migration: str) -> None:
     monkeypatch.setattr(ledger_schema, "VERSION", ledger_schema.VERSION + 1)
 
 
+OLD_CONFIG = Config(
+    n=2, groups_per_batch=2, max_lag=2, last=99, engines=("e", "f"), prompts=60, save_every=3, queue=1, oversample=1,
+    hops=(Hop("filter", "group"),), max_drops=1000, max_save_attempts=1000,
+)  # fmt: skip
 OLDER = [
     TimelineRow(0, 0, 2, 2, 1, 9, ("filter",), policy="wait"),
     *(GroupRow(uid, 0, "trained", 0, 0, 1, 0) for uid in (0, 1)),
@@ -321,6 +328,44 @@ def test_a_file_of_the_first_version_is_migrated_and_written_on(tmp_path: Path) 
     ledger.commit([TimelineRow(1, 1, 2, 2, 1, 9, policy="drop")])
     ledger.close()
     assert read_books(tmp_path).timelines == {0: OLDER[0], 1: TimelineRow(1, 1, 2, 2, 1, 9, policy="drop")}
+
+
+OLD_FILES = {1: ("ledger_v1.sqlite", None), 2: ("ledger_v2.sqlite", "ledger_v3.jsonl"), 3: ("ledger_v3.sqlite", "ledger_v3.jsonl")}
+"""Of each older version a file, and the history beside it (that of version 2 is the same as that of version 3); version 1 had none."""
+
+
+def old_run(folder: Path, version: int) -> None:
+    file, history = OLD_FILES[version]
+    shutil.copy(Path(__file__).with_name(file), folder / FILE)
+    if history is not None:
+        shutil.copy(Path(__file__).with_name(history), folder / "history.jsonl")
+
+
+def test_there_is_a_file_of_each_older_version() -> None:
+    assert sorted(OLD_FILES) == list(range(1, ledger_schema.VERSION))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_older_file_with_a_history_passes_the_audit_and_goes_on(tmp_path: Path, version: int) -> None:
+    """36 prompts were trained in 18 batches, 30 of them are covered, when it was killed."""
+    old_run(tmp_path, version)
+    Ledger.open(tmp_path).close()
+    assert audit(tmp_path).says() == (
+        "36 prompts trained in 18 batches, 17 dropped, 7 live, 0 to be drawn again, on 5 timelines: nothing lost, doubled or skipped"
+    )
+    books = read_books(tmp_path)
+    assert (books.kept, books.lost) == (Tally(groups=30), {"oversampled": Tally(groups=14), "filter": Tally(groups=1)})
+    world = LedgerWorld(tmp_path, seed=0)
+    assert world.live(OLD_CONFIG, 10**6) == "done"
+    assert audit(tmp_path).faults == ()
+    assert len(read_books(tmp_path).finished) == 60
+
+
+def test_of_a_file_from_before_the_history_the_audit_says_what_it_cannot_know(tmp_path: Path) -> None:
+    old_run(tmp_path, 1)
+    Ledger.open(tmp_path).close()
+    said = "prompts 0 to 2 are finished in the ledger, and no line says how (of a run that began before rlflow kept a history, none can)"
+    assert said in audit(tmp_path).says()
 
 
 def test_an_older_file_gets_its_columns_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,9 +206,48 @@ def test_a_group_that_was_judged_as_it_landed_counts_so() -> None:
     world = World(replace(ROWS, n=2, groups_per_batch=1))
     world.begin()
     for traj_uid, right in ((0, 1), (1, 0)):
-        trajectory = TrajectoryId(0, traj_uid, 0)
-        world._take_off(trajectory)
-        world._member(trajectory).state = "landed"
-        world.feed(ev.Landed(trajectory, 1, (Span(0, 0, 3),), judged=(1, right)))
+        judged_landing(world, traj_uid, right)
     world.train()
     assert world.state.totals.kept == Tally(groups=1, landed=2, tokens=6, tries=2, passes=1)
+
+
+def judged_landing(world: World, traj_uid: int, right: int, uid: int = 0) -> None:
+    trajectory = TrajectoryId(uid, traj_uid, 0)
+    world._take_off(trajectory)
+    world._member(trajectory).state = "landed"
+    world.feed(ev.Landed(trajectory, 1, (Span(world.published, 0, 3),), judged=(1, right)))
+
+
+def filtered(world: World, uid: int, event: ev.Ran) -> None:
+    del world.runs["keep_mixed", GroupId(0, uid)]
+    if event.verdict == "keep":
+        world.group_hops[uid].append("keep_mixed")
+    world.feed(event)
+
+
+def test_what_was_judged_before_a_kill_counts_after_the_resume() -> None:
+    """n = 2: trajectory 0 was right and lands before the kill, trajectory 1 after it, and was wrong."""
+    config = replace(ROWS, n=2, groups_per_batch=1)
+    world = World(config)
+    world.begin()
+    judged_landing(world, 0, right=1)
+    state = resume(config, world.tables)
+    assert [trajectory.judged for trajectory in state.groups[0].trajectories] == [(1, 1), (0, 0)]
+
+
+def test_a_resume_goes_on_with_the_sums_of_what_is_trained_and_dropped_for_good() -> None:
+    """Batch 0 is covered, batch 1 is not: it will be trained, and counted, again."""
+    config = replace(ROWS, n=1, groups_per_batch=1, save_every=1, pass_rate=None, hops=(Hop("keep_mixed", per="group"),))
+    world = World(config)
+    world.begin()
+    for uid in range(3):
+        judged_landing(world, 0, right=uid % 2, uid=uid)
+        filtered(world, uid, ev.Ran("keep_mixed", GroupId(0, uid), "keep" if uid else "drop", judged=(4, 4 - uid)))
+        if uid:
+            world.train()
+            if uid == 1:
+                world.save(next(iter(world.saves)))
+            world.sync("e")
+    totals = resume(config, world.tables).totals
+    assert totals.kept == Tally(groups=1, landed=1, tokens=3, tries=4, passes=3)
+    assert totals.lost == {"keep_mixed": Tally(groups=1, landed=1, tokens=3, tries=4, passes=4)}
