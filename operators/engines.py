@@ -56,7 +56,7 @@ class Embedded(Worker):
     ) -> None:  # fmt: skip
         super().__init__(name, temperature=temperature, top_p=top_p, replicas=replicas, on=on)
         self.model, self.max_new_tokens, self.capacity, self.threads = model, max_new_tokens, capacity, threads
-        self._client: HttpRolloutClient | None = None
+        self._clients: dict[str, HttpRolloutClient] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------------------
     def server(self, site: Site, ready_file: Path) -> list[str]:
@@ -78,15 +78,19 @@ class Embedded(Worker):
 
     @property
     def client(self) -> HttpRolloutClient:
-        """The connection to the server; its address is known when the first call arrives."""
+        """The connection to its own server, whose address is known when the first call arrives."""
+        return self._client_of(self.site.engine_url)
+
+    def _client_of(self, address: str) -> HttpRolloutClient:
+        """The connection to the server of this replica, or of another that a trajectory went on at."""
         from rlflow.engines.rollout import HttpRolloutClient
 
-        if self._client is None or self._client.url != self.site.engine_url.rstrip("/"):
-            self._client = HttpRolloutClient(self.site.engine_url, maxsize=self.capacity)
-        return self._client
+        if (client := self._clients.get(address)) is None:
+            client = self._clients.setdefault(address, HttpRolloutClient(address, maxsize=self.capacity))
+        return client
 
-    def end_requests(self, request: str) -> None:
-        self.client.abort(request, abort_all=not request)
+    def end_requests(self) -> None:
+        self.client.abort(abort_all=True)
 
     # --- operators ----------------------------------------------------------------------------------------------------------------
     @operator(per="row", sizes={B: T, S: fresh()}, copies=OF_PROMPT)
@@ -165,17 +169,18 @@ class Embedded(Worker):
     def _next_turn(
         self, policy: Served[Policy], place: str, prompt: int, drawn: Callable[[Course], SamplingParams], course: Course
     ) -> Generation:
-        """The one place that asks the engine for a turn. prompt: how many of the tokens it is.
+        """The one place that asks an engine for a turn. prompt: how many of the tokens it is.
 
         Its spans name versions of the policy's timeline: another one breaks the contract.
-        Raises EngineError naming the trajectory and how its prompt begins.
+        Raises EngineError naming the trajectory and how its prompt begins, and what `Attempt.next_turn` raises.
         """
         from rlflow.engines.rollout import EngineRefused
 
         attempt = current()
+        client = self.client if attempt is None else self._client_of(attempt.next_turn())
         try:
-            with attempt.request() if attempt is not None else nullcontext() as rid:
-                said = self.client.generate(course.history, drawn(course), rid)
+            with attempt.request(client.abort) if attempt is not None else nullcontext() as rid:
+                said = client.generate(course.history, drawn(course), rid)
         except EngineRefused as error:
             begins = self._text(course.history[:prompt])[:40]
             raise EngineRefused(f"{place}, of the prompt {begins!r}...: {error}", error.status) from error

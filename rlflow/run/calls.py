@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..compile import ir
 from ..compile.ir import Node
@@ -36,9 +36,9 @@ class Caller:
     async def call(self, node: Node, rank: int, call: Call, timeout: float) -> Done:
         return await self.process(node.worker, rank).call(call, what=f"`{node.name}`", timeout=timeout)
 
-    async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
-        """In the rollout process beside an engine."""
-        return await self.rollout_process(engine).call(call, what=f"`{node.name}`", timeout=timeout)
+    async def rollout(self, node: Node, engine: str, call: Call, timeout: float, turned: Callable[[int], None] | None = None) -> Done:
+        """In the rollout process beside an engine. turned: is given the turns that the trajectory is ready for."""
+        return await self.rollout_process(engine).call(call, what=f"`{node.name}`", timeout=timeout, turned=turned)
 
     def rollout_process(self, engine: str) -> Peer:
         return self.peers[rollout_name(engine)]

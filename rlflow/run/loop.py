@@ -183,7 +183,7 @@ class Loop:
                     self._void_timeouts[name] += 1
                 self.waits.end(name)
             case ev.Continue():
-                raise AssertionError("a rollout process asks for the next turn itself: nobody tells Turn")
+                self.sampling.go_on(action)
             case ev.Finish():
                 self._tidy()
                 self.finish.set_result(action)

@@ -1,7 +1,7 @@
 """What goes over the socket between the controller and a worker process: ids, keys, lengths, numbers. Never tensors.
 
-    controller ──Call, Abort, Restore, Free, Save, Shutdown──▶ worker
-    controller ◀──Hello | CannotStart, Done, Failed── worker
+    controller ──Call, Continue, Abort, Restore, Free, Save, Shutdown──▶ worker
+    controller ◀──Hello | CannotStart, Turn, Done, Failed── worker
 
 A frame is a 4-byte little-endian length and a msgspec struct in msgpack, at most MAX_FRAME bytes. Structs travel as arrays: one call of a
 trajectory and its answer take about 200 bytes.
@@ -49,8 +49,23 @@ class Call(msgspec.Struct, tag=True, array_like=True, frozen=True):
     keep: str = ""
 
 
+class Turn(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The trajectory that the call of this id samples is ready for its turn number `turn`; the first one, 0, was asked for by the call."""
+
+    call: int
+    turn: int
+
+
+class Continue(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The answer to `Turn`, of the same call and number: it may be asked of the server at `address`."""
+
+    call: int
+    turn: int
+    address: str
+
+
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """The call of this id is not wanted any more: end its request on the engine. It is answered as ever."""
+    """The call of this id is not wanted any more: end its wait for a turn, and its requests on engines. It is answered as ever."""
 
     call: int
 
@@ -127,6 +142,6 @@ class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):
     trace: str
 
 
-ToWorker = Call | Abort | AbortAll | Restore | Save | Free | Shutdown
+ToWorker = Call | Continue | Abort | AbortAll | Restore | Save | Free | Shutdown
 Answered = Call | AbortAll | Restore | Save
-ToController = Hello | CannotStart | Done | Failed
+ToController = Hello | CannotStart | Turn | Done | Failed

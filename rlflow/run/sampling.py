@@ -1,7 +1,9 @@
 """Rows before they board: trajectories and whole groups, asked for, kept, given up, brought back.
 
 Dispatch ──▶ rollout process ──row file──▶ Done ──▶ Ready ──▶ Landed
-                ▲ Abort: the request is ended on its engine, and what it left is freed
+                │ ▲ ▲ Abort: its wait and its requests are ended, and what it left is freed
+                │ └─┼── Continue, with the address of the engine that the next turn is asked of
+                └───┴── Turn
 Run ──────▶ host ─────────────row file──▶ Done ──▶ Ready ──▶ Ran
 Train ────▶ `rows`: a row that is not in the pool (of a resumed run, or one that was trained before a rollback) is read from its file
 """
@@ -9,6 +11,7 @@ Train ────▶ `rows`: a row that is not in the pool (of a resumed run, o
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,21 @@ from .controller.ids import GroupId, Span, TrajectoryId
 from .controller.order import prompt_of
 from .controller.state import State
 from .controller.waits import WaitKind
-from .messages import Abort, Call, Done, Source
+from .messages import Abort, Call, Continue, Done, Source
 from .ready import Landed, Ready
 from .report import KEEPS_NO_ROW
 from .staff import Staff
 
 DEATH_SECONDS = 0.5  # within them the end of a process is told, if it is that what made a call fail
+
+
+@dataclass
+class _Running:
+    """beside: the engine whose rollout process plays it, to the end. engine: that of its last turn. call: None: not sent yet."""
+
+    beside: str
+    engine: str
+    call: int | None = None
 
 
 class Sampling:
@@ -37,7 +49,7 @@ class Sampling:
         self.state, self.staff, self.blocks, self.tell, self.seed, self.rows_folder = state, staff, blocks, tell, seed, rows
         self.view, self.caller = staff.view, staff.caller
         self.ready = Ready()
-        self._running: dict[TrajectoryId, tuple[str, int | None]] = {}  # engine and number of the call, None: not sent yet
+        self._running: dict[TrajectoryId, _Running] = {}
         self._given_up: set[TrajectoryId] = set()  # while they ran: their rows are freed when they arrive
 
     def _seconds(self, kind: WaitKind) -> float:
@@ -46,7 +58,7 @@ class Sampling:
     # --- trajectories -------------------------------------------------------------------------------------------------------------
     def dispatch(self, action: ev.Dispatch) -> Coroutine[Any, Any, None]:
         """The job that gets the rows. From now on `abort` is about it; one that is aborted before it begins sends nothing."""
-        self._running[action.trajectory] = action.engine, None
+        self._running[action.trajectory] = _Running(action.engine, action.engine)
         return self._sample(action)
 
     async def _sample(self, action: ev.Dispatch) -> None:
@@ -55,10 +67,14 @@ class Sampling:
             if trajectory in self._given_up:
                 return
             call = self._call(action)
-            self._running[trajectory] = action.engine, call.id
-            done = await self.caller.rollout(sampler, action.engine, call, self._seconds("trajectory"))
+            self._running[trajectory].call = call.id
+            done = await self.caller.rollout(
+                sampler, action.engine, call, self._seconds("trajectory"), turned=lambda turn: self.tell(ev.Turn(trajectory, turn))
+            )
         except RlflowError as error:
-            if trajectory not in self._given_up and not await self.staff.engine_ended(action.engine, within=DEATH_SECONDS):
+            # the end of the engine that `decide` has it on is told already; that of the one beside which it is played may be another's
+            engine = self._running[trajectory].engine
+            if trajectory not in self._given_up and not await self.staff.engine_ended(engine, within=DEATH_SECONDS):
                 self.tell(ev.Failed(trajectory, str(error)))
         else:
             self._land(trajectory, done)
@@ -86,14 +102,23 @@ class Sampling:
         rows = len(done.lengths)
         self.tell(ev.Landed(trajectory, rows, tuple(Span(*span) for span in done.spans), self.view.judgement(done.metrics, rows)))
 
+    def go_on(self, action: ev.Continue) -> None:
+        """Its next turn is to be asked of this engine. That it, or the trajectory, has ended meanwhile `decide` hears anyhow."""
+        running, address = self._running.get(action.trajectory), self.staff.address(action.engine)
+        if running is None:
+            return
+        running.engine = action.engine
+        if running.call is not None and address is not None:
+            self.caller.rollout_process(running.beside).send(Continue(running.call, action.turn, address))
+
     def abort(self, trajectory: TrajectoryId) -> None:
         """This attempt is not wanted any more, wherever it is, nor what was made of its whole group."""
         self.blocks.free([*self.ready.forget(trajectory), *self.ready.forget_made(trajectory.uid)])
         if trajectory in self._running:
             self._given_up.add(trajectory)
-            engine, call = self._running[trajectory]
-            if call is not None:
-                self.caller.rollout_process(engine).send(Abort(call))
+            running = self._running[trajectory]
+            if running.call is not None:
+                self.caller.rollout_process(running.beside).send(Abort(running.call))
 
     def forget(self, uids: Iterable[int]) -> None:
         """These groups are trained or dropped."""

@@ -23,7 +23,7 @@ import uvloop
 from ..compile.facts import Gap
 from ..compile.plan import Plan
 from ..errors import PoolError, RlflowError, UsageError, WorkerDied
-from .calls import engine_names
+from .calls import BACKSTOP, engine_names
 from .controller import events as ev
 from .controller.resume import resume as resumed
 from .controller.state import Config, Hop, State
@@ -164,7 +164,7 @@ class _Session:
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
         around = Surroundings(
             seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes,
-            keep=self.options.keep, keep_best=self.options.keep_best,
+            turn_seconds=self.state.config.seconds("turn") + BACKSTOP, keep=self.options.keep, keep_best=self.options.keep_best,
         )  # fmt: skip
         staff = Staff(self.view, self.run_dir, fleet, around)
         failed = True

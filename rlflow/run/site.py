@@ -23,7 +23,8 @@ class SiteFile(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     dp_size: int
     seed: int
-    threads: int  # the most trajectories at once in a rollout process
+    threads: int  # the most trajectories at once in a rollout process: some may have their turns on other replicas
+    turn_seconds: float  # that the controller may take to say where a turn goes on
     plan: str  # path of the plan's JSON
     modules: tuple[tuple[str, str], ...]  # (name, path) of user files to import first
     run_dir: str

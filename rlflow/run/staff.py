@@ -43,6 +43,7 @@ class Surroundings:
     modules: tuple[tuple[str, str], ...]
     plan: Path
     pool_bytes: int | None
+    turn_seconds: float
     keep: int = 0
     keep_best: bool = False
 
@@ -141,7 +142,8 @@ class Staff:
             role=role,  # type: ignore[arg-type]
             worker=worker.id if worker else None,
             seed=self.around.seed,
-            threads=self.workers[worker.id].capacity if worker else 1,
+            threads=self.workers[worker.id].capacity * worker.replicas if worker else 1,
+            turn_seconds=self.around.turn_seconds,
             plan=str(self.around.plan),
             modules=self.around.modules,
             run_dir=str(self.run_dir.path),
@@ -185,6 +187,10 @@ class Staff:
     async def workers_ended(self, within: float) -> bool:
         """Whether one of the others ends within so many seconds, or has."""
         return await self.fleet.ended(self._others, within)
+
+    def address(self, engine: str) -> str | None:
+        """Of its server; None for one that is down."""
+        return self._addresses.get(engine)
 
     def engine_call(self, node: int, timeline: int, version: int, engine: str, **more: Any) -> Call:
         """A call about weights of an engine. Raises EngineError for one that is down."""

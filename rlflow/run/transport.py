@@ -3,7 +3,8 @@
 worker      Channel(path).send(message) / .receive()
 controller  Peer(name, reader, writer).call(message) -> Done, or OperatorError | WorkerDied | WaitTimeout
 
-    call ──▶ waiting ──Done──▶ returned
+    call ──▶ waiting ──Turn──▶ `turned` hears of it, and it waits on
+                ├──Done──▶ returned
                 ├──Failed──▶ OperatorError
                 ├──lost──▶ WorkerDied
                 └──time is up──▶ WaitTimeout ──Done after all──▶ `late`: nobody knows its block but us
@@ -22,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import OperatorError, RlflowError, WaitTimeout, WorkerDied
-from .messages import MAX_FRAME, Answered, Done, Failed, ToController, ToWorker
+from .messages import MAX_FRAME, Answered, Done, Failed, ToController, ToWorker, Turn
 
 _LENGTH = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
@@ -91,6 +92,7 @@ class Peer:
         self.late: Callable[[Done], None] = lambda done: None
         self._reader, self._writer = reader, writer
         self._waiting: dict[int, asyncio.Future[Done | Failed]] = {}
+        self._turned: dict[int, Callable[[int], None]] = {}
         self.outstanding: dict[int, tuple[str, float]] = {}  # what was called and when (monotonic seconds), by id
         self._decoder = msgspec.msgpack.Decoder(ToController)
         self._gone: WorkerDied | None = None
@@ -115,8 +117,8 @@ class Peer:
             self.bytes_out += len(frame)
             self._writer.write(frame)
 
-    async def call(self, message: Answered, *, what: str, timeout: float) -> Done:
-        """Send and wait for the answer. `what` names the operator in errors; timeout in seconds.
+    async def call(self, message: Answered, *, what: str, timeout: float, turned: Callable[[int], None] | None = None) -> Done:
+        """Send and wait for the answer. `what` names the operator in errors; timeout in seconds; turned: told of turns before it.
 
         Raises OperatorError if it raised, WorkerDied if the process is or goes away, WaitTimeout.
         """
@@ -126,6 +128,8 @@ class Peer:
         future: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
         self._waiting[message.id] = future
         self.outstanding[message.id] = what, time.monotonic()
+        if turned is not None:
+            self._turned[message.id] = turned
         try:
             async with asyncio.timeout(timeout):
                 answer = await future
@@ -133,14 +137,19 @@ class Peer:
             raise WaitTimeout(f"{what} on `{self.name}` did not return within {timeout:g} s") from None
         finally:
             del self._waiting[message.id], self.outstanding[message.id]
+            self._turned.pop(message.id, None)
         if isinstance(answer, Failed):
             trace = f"\n{answer.trace.rstrip()}" if answer.trace else ""
             raise OperatorError(f"{what} on `{self.name}` raised {answer.kind}: {answer.message}{trace}")
         return answer
 
     async def listen(self) -> None:
-        """Hand answers to those who wait, until the worker closes its end."""
+        """Hand answers to those who wait, until the worker closes its end. A turn of a call that nobody waits for is nobody's."""
         while (message := await self.receive()) is not None:
+            if isinstance(message, Turn):
+                if (turned := self._turned.get(message.call)) is not None:
+                    turned(message.turn)
+                continue
             if not isinstance(message, Done | Failed):
                 raise BadFrame(f"`{self.name}` sent a second {type(message).__name__}")
             future = self._waiting.get(message.id)

@@ -4,7 +4,9 @@
                                                         └── a wrong path, data set, option → CannotStart
 
 Calls run one after the other in the main thread, in the order they arrive: a worker runs its operators in the order of the
-pipeline. In the rollout process every trajectory is a thread, so that an operator is plain blocking code.
+pipeline. In the rollout process every trajectory is a thread, so that an operator is plain blocking code:
+
+    Call → thread: operator ──turn k──▶ Turn ─── the controller ───▶ Continue, with an address ──▶ the operator goes on
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -29,7 +32,7 @@ from ..modules import import_user_modules, make_worker
 from ..process import die_with_parent
 from .graph import GraphView
 from .interpret import Interpreter, block_of, fetch
-from .messages import Abort, AbortAll, Answered, Call, CannotStart, Done, Failed, Free, Hello, Restore, Save, Shutdown
+from .messages import Abort, AbortAll, Answered, Call, CannotStart, Continue, Done, Failed, Free, Hello, Restore, Save, Shutdown, Turn
 from .rowfiles import Facts, read, write
 from .site import SiteFile, read_site
 from .stream import Stream
@@ -94,16 +97,26 @@ class _Process:
                     return
                 case Free(keys=keys):
                     self.pool.release(keys)
+                case Continue(call=id, turn=turn, address=address):
+                    if (attempt := self.attempts.get(id)) is not None:
+                        attempt.go_on(turn, address)
                 case Abort(call=id):
                     if (attempt := self.attempts.get(id)) is not None:
-                        self.aborting.submit(self._give_up, attempt)
+                        attempt.refuse()  # now, however many aborts are under way
+                        self.aborting.submit(attempt.give_up)
                 case Call() as call if self.threads is not None:
                     if call.prompt is not None:
-                        _, *names = call.prompt
-                        self.attempts[call.id] = Attempt(".".join(map(str, names)))
+                        self.attempts[call.id] = self._attempt(call, call.prompt)
                     self.threads.submit(self._answer, call)
                 case Call() | AbortAll() | Restore() | Save() as call:
                     self._answer(call)
+
+    def _attempt(self, call: Call, prompt: tuple[int, int, int, int]) -> Attempt:
+        _, *names = prompt
+        return Attempt(".".join(map(str, names)), call.address, partial(self._ask_turn, call.id), self.file.turn_seconds)
+
+    def _ask_turn(self, call: int, turn: int) -> None:
+        self.channel.send(Turn(call, turn))
 
     def _answer(self, message: Answered) -> None:
         try:
@@ -122,7 +135,7 @@ class _Process:
             case Restore():
                 return self._restore(message)
             case AbortAll():
-                self._engine(message.engine, message.address).end_requests("")
+                self._engine(message.engine, message.address).end_requests()
                 return Done(message.id)
             case Call(prompt=None):
                 return self._call(message)
@@ -162,13 +175,6 @@ class _Process:
             block, lengths, spans, numbers = self.stream.sample(call.prompt[:3], call.version, call.timeline)
         return self._kept(call, block, Done(call.id, None, lengths, spans, numbers))
 
-    def _give_up(self, attempt: Attempt) -> None:
-        assert self.own is not None
-        try:
-            attempt.give_up(self.own.end_requests)
-        except RlflowError:
-            traceback.print_exc()  # an engine that is gone has nothing to abort
-
     # --- rows that outlive this process ---------------------------------------------------------------------------------------------
     def _kept(self, call: Call, block: Block, done: Done) -> Done:
         """The answer with its block in the pool; in a file before that, if the call asks for one."""
@@ -191,6 +197,8 @@ class _Process:
         return Path(self.file.run_dir) / "rows"
 
     def close(self) -> None:
+        for attempt in list(self.attempts.values()):
+            attempt.refuse()  # nobody answers any more
         if self.threads is not None:
             self.threads.shutdown(wait=False, cancel_futures=True)
         self.aborting.shutdown(wait=False, cancel_futures=True)

@@ -32,6 +32,8 @@ def turn(state: State, event: Turn) -> bool:
 
 def ask_turns(state: State) -> None:
     """Ask for the turns that waited and that an engine is fit for now, the oldest first."""
+    if all(engine.held is None for engine in state.fleet):
+        return  # as in a sync of all of them, whatever else happens meanwhile
     for trajectory in sorted(state.turns.values(), key=lambda t: (state.groups[t.uid].tag, t.uid, t.traj_uid)):
         engine = _fit_engine(state, trajectory)
         if engine is not None:

@@ -193,7 +193,7 @@ def test_a_branch_that_fails_fails_its_trajectory() -> None:
 
 
 def test_every_branch_is_of_the_attempt_at_its_trajectory() -> None:
-    attempt, seen = Attempt("5.0.0"), dict[tuple[int, ...], Attempt | None]()
+    attempt, seen = Attempt("5.0.0", "", lambda _: None, 1.0), dict[tuple[int, ...], Attempt | None]()
 
     def ask(course: Course) -> Generation:
         seen[course.branch] = current()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,9 @@ class Here(Caller):
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
         return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers)
 
-    async def rollout(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
+    async def rollout(
+        self, node: Node, engine: str, call: Call, timeout: float, turned: Callable[[int], None] | None = None
+    ) -> Done:
         assert call.prompt is not None
         self.blocks.append((node.name, self.pool.stats().keys))
         block, lengths, spans, numbers = self.stream.sample(call.prompt[:3], call.version)

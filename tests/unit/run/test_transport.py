@@ -14,7 +14,7 @@ import pytest
 from rlflow.data.pool.protocol import Key
 from rlflow.errors import OperatorError, WaitTimeout, WorkerDied
 from rlflow.run import transport
-from rlflow.run.messages import MAX_FRAME, Call, Done, Failed, Hello, Shutdown, Source
+from rlflow.run.messages import MAX_FRAME, Call, Continue, Done, Failed, Hello, Shutdown, Source, Turn
 from rlflow.run.transport import BadFrame, Channel, Peer
 
 KEY = Key(0, 64, 128, 1, 1)
@@ -53,6 +53,34 @@ def test_a_call_comes_back_with_its_answer(tmp_path: Path) -> None:
         assert await call == Done(7, KEY, metrics={"loss": 0.5})
 
     with_peer(tmp_path, body)
+
+
+def test_a_call_tells_of_its_turns_before_it_is_answered(tmp_path: Path) -> None:
+    async def body(peer: Peer, channel: Channel) -> None:
+        told: list[int] = []
+        call = asyncio.ensure_future(peer.call(Call(7, 3), what="`rollout`", timeout=5, turned=told.append))
+        await asyncio.to_thread(channel.receive)
+        channel.send(Turn(8, 1))  # of a call that nobody waits for any more
+        for turn in (1, 2):
+            channel.send(Turn(7, turn))
+            while turn not in told:
+                await asyncio.sleep(0.01)
+            peer.send(Continue(7, turn, "http://b"))
+            assert await asyncio.to_thread(channel.receive) == Continue(7, turn, "http://b")
+        channel.send(Done(7))
+        assert await call == Done(7)
+        channel.send(Turn(7, 3))
+        channel.send(Done(7))
+        peer.late = (late := asyncio.get_running_loop().create_future()).set_result
+        await late
+        assert told == [1, 2]
+
+    with_peer(tmp_path, body)
+
+
+def test_a_turn_and_its_answer_take_less_than_96_bytes() -> None:
+    told, answer = Turn(123_456, 15), Continue(123_456, 15, "http://127.0.0.1:54321")
+    assert len(msgspec.msgpack.encode(told)) + len(msgspec.msgpack.encode(answer)) + 8 < 96
 
 
 def test_every_byte_of_both_directions_is_counted(tmp_path: Path) -> None:
