@@ -39,7 +39,7 @@ class Run:
             time.sleep(0.1)
 
     def children(self) -> dict[str, psutil.Process]:
-        """The processes of the run by name: host, actor, engine, engine.rollout."""
+        """The processes of the run by name: host, actor, engine, engine.rollout; of two engines engine.0, engine.0.rollout, ..."""
         named = {}
         for child in psutil.Process(self.process.pid).children():
             command = child.cmdline()
@@ -47,7 +47,8 @@ class Run:
             if site is not None:
                 named[site.stem] = child
             elif "rlflow.engines.rollout.embedded" in command:
-                named["engine"] = child
+                ready = command[command.index("--ready-file") + 1]
+                named[Path(ready).name.removesuffix(".ready.json")] = child
         return named
 
     def end(self, timeout: float = 60.0) -> tuple[int, str, str]:

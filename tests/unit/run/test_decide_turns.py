@@ -9,6 +9,7 @@ from decide_world import World
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.ids import TrajectoryId
 from rlflow.run.controller.schedule import Config
+from rlflow.run.stall import describe
 
 CONFIG = Config(n=1, groups_per_batch=1, max_lag=1, last=9, engines=("a", "b"), watermark=1, timeouts={"turn": 7.0})
 FIRST = TrajectoryId(0, 0, 0)
@@ -75,6 +76,14 @@ def test_where_no_engine_is_fit_the_turn_waits_with_a_name() -> None:
         ev.Disarm("turn 0.0.0"), ev.Disarm("sync 0:0 to a (attempt 2)")
     ][::-1]  # fmt: skip
     assert ev.Continue(FIRST, 1, "a") in actions
+
+
+def test_a_stall_names_the_turn_that_waits() -> None:
+    world = playing()
+    resync(world, "a", "b")
+    turn(world, 1)
+    told = describe(30.0, world.state, {"turn 0.0.0": 12.0}, [], 0.0).splitlines()
+    assert told[1:] == ["  turn 0.0.0 waits 12 s for an engine that holds its version or a newer one"]
 
 
 def test_an_older_version_than_the_tag_is_not_fit() -> None:
