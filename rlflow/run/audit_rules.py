@@ -124,7 +124,7 @@ RULES: dict[str, str] = {
             SELECT uid, batch, 1 AS side FROM ledger.groups WHERE state IN ('consumed', 'trained')
             UNION ALL
             SELECT value, batch, 2 FROM ledger.batches, json_each(groups)
-        ) GROUP BY uid, batch HAVING sum(side) != 3""",
+        ) WHERE batch >= ifnull((SELECT version FROM ledger.saved), batch) GROUP BY uid, batch HAVING sum(side) != 3""",
     "no trained token is older than max_lag": """
         SELECT 'prompt ' || uid || ' (line ' || survivor.line || ') has tokens of version ' || oldest || ' in batch ' || batch
         FROM survivor JOIN timeline t USING (timeline)

@@ -52,6 +52,8 @@ class Ring:
         """Prompts with row files."""
         self.ghosts: list[ev.AnyEvent] = []
         """Answers to what was given up: they may still come."""
+        self.finished = 0
+        """Prompts that the tables held as finished, before this transition."""
         self.is_broken = False
         """A check failed: what follows would only hide it."""
         self.transitions = self.kills = self.rollbacks = 0
@@ -302,6 +304,7 @@ class Ring:
             self.state = resume(config, self.tables)
             assert self.tables == before, "a resume that was not committed leaves no trace"
             self.tables.apply(self.state.journal)
+            self.finished = len(self.tables.finished)
             check_resumed(self.state, self.accounts, self.tables)
         self.disk &= {uid for uid, prompt in self.accounts.prompts.items() if not self.accounts.is_covered(prompt)}
         self._boot()

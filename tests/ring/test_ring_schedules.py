@@ -47,19 +47,19 @@ class Schedules(RuleBasedStateMachine):
         policy=st.sampled_from(("wait", "drop", "wait", "drop", "mask", "correct")), watermark=st.integers(0, 3), queue=st.integers(0, 2),
         batches=st.integers(1, 16), prompts=st.sampled_from((0, 0, 5, 8, 14, 23)), remainder=st.sampled_from(("short", "drop")),
         hops=st.sampled_from(HOPS), eval_every=st.integers(0, 3), save_every=st.integers(0, 3), engines=st.integers(1, 3),
-        max_attempts=st.integers(1, 3), start=st.sampled_from(STARTS),
+        max_attempts=st.integers(1, 3), start=st.sampled_from(STARTS), covered_at_once=st.integers(1, 4),
     )  # fmt: skip
     def begin(
         self, n: int, groups_per_batch: int, max_lag: int, oversample: int, policy: Literal["wait", "drop", "mask", "correct"],
         watermark: int, queue: int, batches: int, prompts: int, remainder: Literal["short", "drop"], hops: tuple[Hop, ...],
-        eval_every: int, save_every: int, engines: int, max_attempts: int, start: int,
+        eval_every: int, save_every: int, engines: int, max_attempts: int, start: int, covered_at_once: int,
     ) -> None:  # fmt: skip
         highest = n * ((max_lag + 1) * groups_per_batch + oversample)
         config = Config(
             n=n, groups_per_batch=groups_per_batch, max_lag=max_lag, oversample=oversample, policy=policy,
             watermark=min(n * watermark, highest), queue=queue, last=start + batches - 1, prompts=prompts and start + prompts,
             remainder=remainder, hops=hops, eval_every=eval_every, save_every=save_every, engines=names(engines),
-            max_attempts=max_attempts, engine_restarts=5,
+            max_attempts=max_attempts, engine_restarts=5, covered_at_once=covered_at_once,
         )  # fmt: skip
         self.ring = Ring(config, Origin(timeline=start, version=start, uid=start, attempt=start))
 

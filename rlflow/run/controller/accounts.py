@@ -7,7 +7,7 @@ from .passrates import Word
 from .state import Group, State
 from .tally import Tally, judged
 
-__all__ = ["filtered", "kept", "lost", "undo"]
+__all__ = ["cover", "filtered", "kept", "lost", "undo"]
 
 
 def kept(state: State, group: Group, version: int, passed: tuple[int, int] = (0, 0)) -> None:
@@ -30,6 +30,22 @@ def undo(state: State, group: Group) -> None:
         state.totals.trained_rows -= group.rows
     else:
         state.totals.lose(group.reason, group.tally, times=-1)
+
+
+def cover(state: State, at_most: int | None = None) -> None:
+    """Batches below the newest checkpoint, and what was dropped up to its version, stay as they are for good.
+
+    Some of them in each transition, the oldest first: a large batch would hold all others up. What a kill leaves a resume covers.
+    """
+    left = len(state.uncovered) if at_most is None else at_most
+    while left and state.uncovered and state.uncovered[0].version <= state.saved:
+        group = state.uncovered.popleft()
+        state.uncovered_rows -= group.rows
+        state.covered.append(group.uid)
+        left -= 1
+    whole = min(state.saved, state.uncovered[0].version - 1) if state.uncovered else state.saved
+    while state.uncovered_batches and state.uncovered_batches[0].id.batch < whole:
+        state.journal_batch(state.uncovered_batches.popleft(), "covered")
 
 
 def filtered(state: State, uid: int) -> str:

@@ -182,11 +182,12 @@ def _form(state: State, uids: Iterable[int]) -> None:
 
 def gaps(trajectories: Iterable[Trajectory], batch: int) -> Counter[int]:
     """Sampled tokens by gap: versions between the one that sampled them and the one that the batch trains."""
-    found: Counter[int] = Counter()
+    found: dict[int, int] = {}
     for trajectory in trajectories:
         for span in trajectory.spans:
-            found[batch - span.version] += span.end - span.start
-    return found
+            gap = batch - span.version
+            found[gap] = found.get(gap, 0) + span.end - span.start
+    return Counter(found)
 
 
 def _start_training(state: State) -> None:

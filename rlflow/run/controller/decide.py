@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import events
+from .accounts import cover
 from .boarding import board, drop_remainder
 from .dispatch import dispatch
 from .evaluation import evaluated, evaluation_failed, make_due
@@ -60,8 +61,13 @@ def settle(state: State) -> None:
             ask_turns(state)
         if not state.stops:
             dispatch(state)
+    finish = end(state)
+    cover(state, None if finish else state.config.covered_at_once)
     state.recycle()
-    end(state)
+    if finish is not None:
+        state.finished = True
+        state.armed.clear()
+        state.emit(finish)
 
 
 def run_started(state: State, event: RunStarted) -> bool:

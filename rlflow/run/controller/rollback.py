@@ -6,7 +6,7 @@ TrainerDown, a train step or a start that hangs ──→ requests are aborted �
 
 from __future__ import annotations
 
-from .accounts import undo
+from .accounts import cover, undo
 from .events import Abort, StartWorkers, TrainerDown, Void
 from .fleet import forget_weights
 from .journal import BatchRow, EvaluationRow
@@ -41,6 +41,7 @@ def roll_back(state: State, why: str) -> None:
     state.totals.rollbacks += 1
     _disarm_all(state)
     _abort_running(state)
+    cover(state)
     _undo_totals(state)
     live, records = state.groups, _records(state)
     rewind(state, records, state.saved)

@@ -83,6 +83,8 @@ class Config:
     """Groups dropped without a batch formed in between, then the run fails: nothing would ever be trained; 0: 64·P."""
     max_uncovered_rows: int = 1_000_000
     """Rows kept of trained and dropped groups that no checkpoint covers yet; more and the run fails: saves fail, or are too rare."""
+    covered_at_once: int = 32
+    """Groups that one transition folds into the sums, of those that a checkpoint covers: a large batch holds no event up for long."""
     engine_restarts: int = 5
     """Restarts of each engine in the run; one more death and the run fails."""
     trainer_restarts: int = 5
@@ -129,7 +131,7 @@ class Config:
 
     def _check_sizes(self) -> None:
         positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts",
-                    "max_uncovered_rows")  # fmt: skip
+                    "max_uncovered_rows", "covered_at_once")  # fmt: skip
         others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "epochs", "eval_every", "save_every", "max_drops",
                   "engine_restarts", "trainer_restarts", "restart_delay")  # fmt: skip
         for name in (*positive, *others):

@@ -5,7 +5,6 @@ A rule that drops groups is harmless only if what it drops is like what it keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,10 +34,15 @@ class Tally:
     @classmethod
     def of(cls, group: Group, tries: int, passes: int) -> Tally:
         """Of one group, when it is trained or dropped."""
-        landed = [trajectory for trajectory in group.trajectories if trajectory.state == "landed"]
-        unfinished = sum(trajectory.state != "landed" and trajectory.tries > 0 for trajectory in group.trajectories)
-        tokens = sum(span.end - span.start for trajectory in landed for span in trajectory.spans)
-        return cls(1, len(landed), unfinished, tokens, tries, passes)
+        landed = unfinished = tokens = 0
+        for trajectory in group.trajectories:  # plain loops here and below: a batch may have tens of thousands
+            if trajectory.state == "landed":
+                landed += 1
+                for span in trajectory.spans:
+                    tokens += span.end - span.start
+            elif trajectory.tries:
+                unfinished += 1
+        return cls(1, landed, unfinished, tokens, tries, passes)
 
     @classmethod
     def of_row(cls, row: GroupRow) -> Tally:
@@ -68,5 +72,9 @@ def judged(group: Group) -> tuple[int, int]:
     """Tries and passes of a group that was judged before it boards; (0, 0): not judged yet."""
     if group.judged[0]:
         return group.judged
-    of_each: Sequence[tuple[int, int]] = [trajectory.judged for trajectory in group.trajectories if trajectory.state == "landed"]
-    return sum(tries for tries, _ in of_each), sum(passes for _, passes in of_each)
+    tries = passes = 0
+    for trajectory in group.trajectories:
+        if trajectory.state == "landed":
+            tries += trajectory.judged[0]
+            passes += trajectory.judged[1]
+    return tries, passes

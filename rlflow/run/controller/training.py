@@ -93,19 +93,8 @@ def saved(state: State, event: Saved) -> bool:
     if version > state.saved:
         state.saved = state.checkpoint = version
         state.journal.append(SavedRow(state.timeline, version))
-        _cover(state)
+        cover_scored(state)
     return True
-
-
-def _cover(state: State) -> None:
-    """Batches below the newest checkpoint, and what was dropped up to its version, stay as they are for good."""
-    while state.uncovered_batches and state.uncovered_batches[0].id.batch < state.saved:
-        state.journal_batch(state.uncovered_batches.popleft(), "covered")
-    while state.uncovered and state.uncovered[0].version <= state.saved:
-        group = state.uncovered.popleft()
-        state.uncovered_rows -= group.rows
-        state.covered.append(group.uid)
-    cover_scored(state)
 
 
 def save_failed(state: State, event: SaveFailed) -> bool:
@@ -142,25 +131,24 @@ def conclude(state: State) -> None:
         make_due(state, state.published)
 
 
-def end(state: State) -> None:
-    """Finish when all that the end waits for is there; the transition that finds it so is the last."""
+def end(state: State) -> Finish | None:
+    """Why the run ends with this transition, when all that the end waits for is there."""
     if state.failure:
-        _finish(state, Finish("failed", state.failure))
-    elif state.stops > 1:
-        _finish(state, Finish("stopped", "stopped at once, by a second stop"))
-    elif state.stops and state.training is None:
-        if _last_version_is_saved(state):
-            _finish(state, Finish("stopped", f"stopped at version {state.published}"))
-    elif has_nothing_to_train(state):
-        _end_when_nothing_is_pending(state)
+        return Finish("failed", state.failure)
+    if state.stops > 1:
+        return Finish("stopped", "stopped at once, by a second stop")
+    if state.stops and state.training is None:
+        return Finish("stopped", f"stopped at version {state.published}") if _last_version_is_saved(state) else None
+    return _end_when_nothing_is_pending(state) if has_nothing_to_train(state) else None
 
 
-def _end_when_nothing_is_pending(state: State) -> None:
+def _end_when_nothing_is_pending(state: State) -> Finish | None:
     is_saved = _last_version_is_saved(state)
     is_syncing = any(engine.sync is not None for engine in state.fleet)
-    if is_saved and not (state.evaluations or state.evaluations_due or is_syncing):
-        why = "the last batch is trained" if state.next_batch > state.config.last else _why_it_ended(state)
-        _finish(state, Finish("done", f"{why}, at version {state.published}"))
+    if not is_saved or state.evaluations or state.evaluations_due or is_syncing:
+        return None
+    why = "the last batch is trained" if state.next_batch > state.config.last else _why_it_ended(state)
+    return Finish("done", f"{why}, at version {state.published}")
 
 
 def _why_it_ended(state: State) -> str:
@@ -184,9 +172,3 @@ def _save(state: State) -> None:
     state.saving[batch] = None
     state.emit(Save(batch))
     state.arm("save", batch)
-
-
-def _finish(state: State, finish: Finish) -> None:
-    state.finished = True
-    state.armed.clear()
-    state.emit(finish)

@@ -5,6 +5,7 @@
 store.py     Ledger: create, open, commit, load, close
 schema.py    its tables, its version, and how an older file becomes one of this version
 tables.py    a change as the row of a table, and back
+checkpoint.py    its log is copied into the file beside the commits
 history.py   history.jsonl: a line for all that was ever trained or dropped, tied to the ledger
 lock.py      one process a run folder
 """

@@ -3,8 +3,8 @@
     create | open ──▶ commit(state.journal) ... ──▶ close        one writer: the lock of the run folder is taken first
     read_books                                                   anybody, at any time
 
-SQLite in WAL mode: a commit is an append to the log, which is copied into the file and begun anew at LOG_PAGES. With ``durable`` every
-commit waits for the disk; without it a power cut may undo the last ones, a kill never does.
+SQLite in WAL mode: a commit is an append to the log, which checkpoint.py copies into the file. With ``durable`` every commit waits for the
+disk; without it a power cut may undo the last ones, a kill never does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ..controller.books import Books
 from ..controller.journal import BatchRow, Change, Counters, EvaluationRow, Finished, PassRate, Pending
 from ..controller.tally import Tally
 from . import schema, tables
+from .checkpoint import Checkpointer
 from .history import History
 from .lock import RunLock
 from .tables import UPSERT, Row, sealed
 
 FILE = "ledger.sqlite"
 PAGE = 1024  # bytes: a commit writes whole pages, and its rows are small
-LOG_PAGES = 8192
+LOG_PAGES = 16384  # that the log keeps when it begins anew
 CACHE = 64  # MiB
 SUMS = ", ".join(f"sum({column})" for column in schema.SUMS)
 
@@ -41,6 +42,7 @@ class Ledger:
     def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock) -> None:
         self.path = folder / FILE
         self._connection, self._lock = connection, lock
+        self._checkpointer = Checkpointer(self.path, connection)
         self._finished = tables.load_finished(connection)
         self._totals = tables.load_totals(connection)
         self._counters = _fields(tables.load_counters(connection))
@@ -90,6 +92,7 @@ class Ledger:
                 self._apply(changes)
                 self._note_history()
                 self._connection.execute("COMMIT")
+                self._checkpointer.committed()
         except BaseException:  # what is in memory here may be ahead of the file now
             self.close()
             raise
@@ -107,6 +110,7 @@ class Ledger:
             return tables.load(self._connection)
 
     def close(self) -> None:
+        self._checkpointer.close()
         self._connection.close()
         self._history.close()
         self._lock.release()
@@ -229,8 +233,8 @@ def _connect(path: Path, durable: bool) -> sqlite3.Connection:
             f"page_size = {PAGE}",
             "journal_mode = WAL",
             f"synchronous = {'FULL' if durable else 'NORMAL'}",
-            f"wal_autocheckpoint = {LOG_PAGES}",
-            f"journal_size_limit = {2 * LOG_PAGES * PAGE}",
+            "wal_autocheckpoint = 0",
+            f"journal_size_limit = {LOG_PAGES * PAGE}",
             f"cache_size = {-1024 * CACHE}",
             "temp_store = MEMORY",
         ):

@@ -13,6 +13,7 @@ from decide_world import World
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.decide import HANDLERS, decide
 from rlflow.run.controller.ids import BatchId, EvaluationId, GroupId, SyncId, TrajectoryId
+from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.controller.waits import WAITS
 
@@ -298,3 +299,20 @@ def test_every_event_has_a_handler() -> None:
 def test_every_wait_is_positive_and_ends_in_something() -> None:
     assert {wait.then for wait in WAITS.values()} == {"retry", "drop group", "engine down", "rollback"}
     assert all(wait.seconds > 0 and wait.waits_for for wait in WAITS.values())
+
+
+def test_a_checkpoint_covers_a_large_batch_in_pieces_and_a_kill_between_them_loses_none() -> None:
+    """P = 5, two groups a transition: Saved covers 0 and 1, the next event 2 and 3, a resume the rest."""
+    config = replace(ONE, groups_per_batch=5, max_lag=1, save_every=1, covered_at_once=2)
+    world = World(config)
+    world.begin(capacity=20)
+    for uid in range(5):
+        world.land(TrajectoryId(uid, 0, 0))
+    world.train()
+    assert ev.Recycle((0, 1)) in world.save(BatchId(0, 0))
+    assert list(world.tables.finished) == [(0, 2)]
+    assert ev.Recycle((2, 3)) in world.sync("e")
+    assert (list(world.tables.finished), sorted(world.tables.batches)) == ([(0, 4)], [(0, 0)])
+    state = resume(config, world.tables)
+    world.tables.apply(state.journal)
+    assert (list(world.tables.finished), world.tables.batches, world.tables.kept.groups) == ([(0, 5)], {}, 5)

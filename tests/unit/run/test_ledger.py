@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -41,7 +42,7 @@ from rlflow.run.controller.journal import (
 )
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.controller.tally import Tally
-from rlflow.run.ledger import FILE, Ledger, holder, read_books
+from rlflow.run.ledger import FILE, Ledger, checkpoint, holder, read_books
 from rlflow.run.ledger import schema as ledger_schema
 
 GROUP = GroupRow(3, 0, "running", -1, 0, 0)
@@ -283,6 +284,30 @@ def test_how_far_a_commit_waits_for_the_disk(tmp_path: Path, durable: bool, leve
     ledger = Ledger.create(tmp_path, durable=durable)
     assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (level,)
     assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    ledger.close()
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------------------
+def test_the_log_is_copied_into_the_file_beside_the_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "COMMITS", 8)
+    ledger = Ledger.create(tmp_path)
+    for uid in range(100):
+        ledger.commit([GroupRow(uid, 0, "running", -1, 0, 0)])
+    ledger._checkpointer.close()
+    with closing(sqlite3.connect(f"file:{tmp_path / FILE}?immutable=1", uri=True)) as without_log:
+        (copied,) = without_log.execute("SELECT count(*) FROM groups").fetchone()
+    assert 8 <= copied <= 100
+    assert len(ledger.load().groups) == 100
+    ledger.close()
+
+
+def test_a_log_that_no_copy_keeps_up_with_is_copied_by_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "COMMITS", 4)
+    monkeypatch.setattr(checkpoint.Checkpointer, "_beside", lambda self: setattr(self, "_pages", checkpoint.MOST_PAGES + 1))
+    ledger = Ledger.create(tmp_path)
+    for number in range(2000):
+        ledger.commit([GroupRow(number % 3, 0, "running", -1, 0, 0)])
+    assert (tmp_path / f"{FILE}-wal").stat().st_size < 100 * 1024
     ledger.close()
 
 
