@@ -2,10 +2,11 @@
 
 Each node waits for the nodes whose fields it is handed and for the node before it on the same worker, nothing else: rewards and
 advantages on the host overlap with old log-probs on the actor. What trains waits for all before it, so that until then groups can still be
-taken out. The controller moves keys and row numbers only.
+taken out; an operator that raises after that ends the run. The controller moves keys and row numbers only.
 
     call ──▶ block: put ──▶ read, read ... ──▶ the last of its readers has returned: freed
-      └─ raised, by row or by group ──▶ once more, group by group ──▶ GroupsFailed: those of the batch that it raised for
+      ├─ raised, by row or by group ──▶ once more, group by group ──▶ GroupsFailed: those of the batch that it raised for
+      └─ raised after a train step ──▶ OperatorError
 """
 
 from __future__ import annotations
@@ -88,16 +89,23 @@ class BatchScope:
         blocks = tuple(t.key for t in landed)
         self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
         self.result = BatchResult()
+        self._has_moved = False  # a train step was asked for: the batch once more, without a group, would repeat it
         self._loose: dict[int, set[Key]] = {}  # by node: answered, while other ranks were not
         self._readers = {writer.id: {node.id for node in view.batch if writer.id in view.writers(node)} for writer in view.batch}
 
     async def run(self) -> BatchResult:
-        """Raises what the first failing operator raised: GroupsFailed, if it was about some of the groups. The others are given up then."""
+        """Raises what the first failing operator raised: GroupsFailed, if it was about some of the groups. The others are given up then.
+
+        Where a train step had begun by then it is an OperatorError.
+        """
         try:
             await self._run()
         except BaseException as error:
             self._free_the_rest()
-            raise _first(error) from None
+            first = _first(error)
+            if self._has_moved and isinstance(first, GroupsFailed):
+                first = _too_late(next(iter(first.why.values())))
+            raise first from None
         return self.result
 
     async def _run(self) -> None:
@@ -142,7 +150,10 @@ class BatchScope:
         ranks = self.caller.ranks(node)
         shares = [share for share in (np.array_split(rows, ranks) if node.per == "row" else [rows]) if len(share)]
         answers = await self._answers(node, rowset, shares)
-        if any(isinstance(answer, OperatorError) for answer in answers) and node.per in ("row", "group"):
+        errors = [answer for answer in answers if isinstance(answer, OperatorError)]
+        if errors and node.per in ("row", "group"):
+            if self._has_moved:
+                raise _too_late(str(errors[0]))
             shares, answers = await self._by_group(node, rowset)
         good = _all_good(answers)
         self.made[node.id] = Made(rowset, _keys(good))
@@ -184,7 +195,8 @@ class BatchScope:
             self.result.judged[int(uid)] = (len(of_uid), round(float(of_uid.sum())))
 
     async def _train(self, node: Node) -> dict[str, float]:
-        """Every rank on its own rows; what they measure is of all of them."""
+        """Every rank on its own rows; what they measure is of all of them. From now on no group can be taken out."""
+        self._has_moved = True
         rowset = self._rowset(node)
         jobs = []
         for rank, minis in enumerate(self.rowsets[rowset].cuts):
@@ -206,6 +218,10 @@ class BatchScope:
             whole = np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
             sources.append(Source(writer, made.keys, None if whole else tuple(take.tolist())))
         return Call(self.caller.new_id(), node.id, self.batch.batch, _joined(sources), cuts, timeline=self.batch.timeline)
+
+
+def _too_late(why: str) -> OperatorError:
+    return OperatorError(f"{why} (a train step of this batch had begun: no group can be taken out of it any more)")
 
 
 def _keys(answers: Iterable[Done | BaseException]) -> tuple[Key, ...]:

@@ -1,7 +1,7 @@
 """Copying SQLite's log into the file beside the commits: a thread with a connection of its own, so that none of them waits for the disk.
 
-    COMMITS commits ──▶ the thread copies what is in the log by then ──all of it, and no commit in between──▶ the log begins anew
-                                                                     └─never so, up to MOST_PAGES─▶ a commit copies the rest itself
+COMMITS commits ──▶ the thread copies what is in the log by then ──all of it, and no commit in between──▶ the log begins anew
+                                                                 └─never so, up to MOST_PAGES─▶ a commit copies the rest itself
 """
 
 from __future__ import annotations

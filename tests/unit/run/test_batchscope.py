@@ -70,9 +70,12 @@ class Case:
     here: Here
     landed: list[Landed]
 
+    def scope(self, batch: int = 0) -> BatchScope:
+        return BatchScope(self.here.view, self.here, BatchId(0, batch), self.landed, {}, self.here, seed=0, timeout=5)
+
     def run(self, batch: int = 0) -> BatchResult:
         async def run() -> BatchResult:
-            return await BatchScope(self.here.view, self.here, BatchId(0, batch), self.landed, {}, self.here, seed=0, timeout=5).run()
+            return await self.scope(batch).run()
 
         return asyncio.run(run())
 
@@ -194,6 +197,32 @@ def test_groups_that_an_operator_raises_for_are_named_and_nothing_of_the_batch_s
     assert caught.value.why == {51: "`judge` on `host` raised ValueError: no"}
     assert pool.stats().keys == len(this.landed)
     assert "actor.train" not in [name for name, _, _ in this.here.calls]
+
+
+@pytest.mark.parametrize("calls", [0, 2], ids=["before it raised", "while it was asked group by group"])
+def test_an_operator_that_raises_after_a_train_step_is_the_end(pool: ShmPool, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To run the batch once more without the group would repeat the step. The train step of another worker begins after so many calls."""
+    this = case(pool)
+    this.here.broken, this.here.poison = "judge", "two"
+    scope, call, asked = this.scope(), this.here.call, list[str]()
+
+    async def meanwhile(node: Node, rank: int, told: Call, timeout: float) -> Done:
+        asked.append(node.name)
+        scope._has_moved = asked.count("judge") >= calls
+        return await call(node, rank, told, timeout)
+
+    monkeypatch.setattr(this.here, "call", meanwhile)
+    with pytest.raises(OperatorError, match=r"`judge` .* no \(a train step of this batch had begun: no group can be taken out"):
+        asyncio.run(scope.run())
+    assert asked.count("judge") == (4 if calls else 1)
+    assert pool.stats().keys == len(this.landed)
+
+
+def test_a_train_step_that_is_asked_for_has_begun(pool: ShmPool) -> None:
+    scope = case(pool).scope()
+    assert not scope._has_moved
+    asyncio.run(scope.run())
+    assert scope._has_moved
 
 
 def test_an_operator_that_raises_once_costs_no_group(pool: ShmPool) -> None:
