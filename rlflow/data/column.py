@@ -185,7 +185,7 @@ def gather_of(offsets: Array, index: Array) -> Array:
 
 def cut(array: Array, lengths: Array, axis: int) -> Array:
     """Token-major values [tokens, *inner] of a right-padded array [B, ..., width at `axis`, ...]."""
-    by_token = np.moveaxis(array, axis, 1)
+    by_token = array if axis == 1 else np.moveaxis(array, axis, 1)
     width = by_token.shape[1]
     if bool((lengths == width).all()):
         return np.ascontiguousarray(by_token).reshape(-1, *by_token.shape[2:])

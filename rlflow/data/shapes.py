@@ -12,7 +12,7 @@ Axis 0 is the row axis. A letter is a size per row where a ragged axis has it, o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,9 +48,27 @@ class Sizes:
     letters: Mapping[str, Array]  # int64[rows] of a ragged axis, int64[1] of a fixed one
     source: Mapping[str, str]  # letter -> the column that gave it
     ragged: frozenset[str]  # letters that differ row by row
+    _found: dict[Dim, tuple[Array, int]] = field(default_factory=dict, init=False, repr=False, compare=False)  # most columns share theirs
 
     def of(self, dim: Dim) -> Array:
         """int64[rows]. Raises DataError for a letter that no column gave, and for a row where the size is negative."""
+        return self._of(dim)[0]
+
+    def width(self, dim: Dim) -> int:
+        """What the right-padded tensor has there: the largest over the rows, 0 without rows."""
+        return self._of(dim)[1]
+
+    def per_row(self, dim: Dim) -> bool:
+        return not self.ragged.isdisjoint(dim.letters)
+
+    def _of(self, dim: Dim) -> tuple[Array, int]:
+        """The sizes and the largest of them."""
+        if dim not in self._found:
+            sizes = self._evaluated(dim)
+            self._found[dim] = sizes, int(sizes.max(initial=0))
+        return self._found[dim]
+
+    def _evaluated(self, dim: Dim) -> Array:
         missing = sorted(dim.letters - self.letters.keys())
         if missing:
             known = ", ".join(f"{letter} (from `{self.source[letter]}`)" for letter in self.letters) or "none"
@@ -60,13 +78,6 @@ class Sizes:
             row = int(sizes.argmin())
             raise DataError(f"row {row}: `{dim}` is {sizes[row]}: the row is too short")
         return sizes
-
-    def width(self, dim: Dim) -> int:
-        """What the right-padded tensor has there: the largest over the rows, 0 without rows."""
-        return int(self.of(dim).max(initial=0))
-
-    def per_row(self, dim: Dim) -> bool:
-        return not self.ragged.isdisjoint(dim.letters)
 
 
 def bind(
@@ -167,23 +178,26 @@ def column_of(name: str, spec: Spec, value: Tensor | Array | Sequence[str], size
 
     Raises DataError where dtype or shape are not as declared, an off-by-one width included.
     """
-    declared = f"`{name}` is declared {spec.dtype}[{', '.join(map(str, spec.shape))}]"
     if spec.dtype == "text":
         if len(value) != sizes.rows:
-            raise DataError(f"{declared} with {sizes.rows} rows, got {len(value)} texts")
+            raise DataError(f"{_declared(name, spec)} with {sizes.rows} rows, got {len(value)} texts")
         return Column.texts([str(text) for text in value])
     shape = (sizes.rows, *(sizes.width(dim) for dim in spec.shape[1:]))
     got: Any = getattr(value, "shape", None)
     if got is None or len(got) != len(shape) or (tuple(got) != shape and sizes.rows) or got[0] != sizes.rows:
-        raise DataError(f"{declared}, which is {list(shape)} here; got {'no tensor' if got is None else list(got)}")
+        raise DataError(f"{_declared(name, spec)}, which is {list(shape)} here; got {'no tensor' if got is None else list(got)}")
     axes = [i for i, dim in enumerate(spec.shape) if i and sizes.per_row(dim)]
     if len(axes) > 1:
-        raise DataError(f"{declared}: a column has one ragged axis, these are {len(axes)}")
+        raise DataError(f"{_declared(name, spec)}: a column has one ragged axis, these are {len(axes)}")
     lengths = sizes.of(spec.shape[axes[0]]) if axes else None
     column = from_padded(value, lengths, axis=axes[0] if axes else 1)  # type: ignore[arg-type]  # has a shape
     if column.dtype != spec.dtype:
-        raise DataError(f"{declared}, got a {column.dtype} tensor: convert it where it is made")
+        raise DataError(f"{_declared(name, spec)}, got a {column.dtype} tensor: convert it where it is made")
     return column
+
+
+def _declared(name: str, spec: Spec) -> str:
+    return f"`{name}` is declared {spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 
 def block_of_lists(specs: Mapping[str, Spec], lists: Mapping[str, Sequence[Any]]) -> Block:

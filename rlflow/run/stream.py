@@ -5,6 +5,7 @@ prompt row i ── dispatch: n rows, once a group ──▶ the j-th ── rol
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -36,7 +37,7 @@ class Stream:
         after = view.stream.index(view.dispatch) + 1
         self._before = [node for node in view.stream[:after] if node is not view.source]
         self._after = view.stream[after:]
-        self._dispatched = lru_cache(GROUPS)(self._dispatch)
+        self._dispatched, self._dispatching = lru_cache(GROUPS)(self._dispatch), threading.Lock()
 
     def sample(
         self, prompt: tuple[int, int, int], version: int, timeline: int = 0
@@ -47,7 +48,9 @@ class Stream:
         Raises what an operator raises.
         """
         row, uid, number = prompt
-        columns = {i: column.between(number, number + 1) for i, column in self._dispatched(row, uid).items()}
+        with self._dispatching:  # siblings come at once: the first one dispatches for all
+            dispatched = self._dispatched(row, uid)
+        columns = {i: column.between(number, number + 1) for i, column in dispatched.items()}
         numbers: dict[str, float] = {}
         for node in self._after:
             made, noted = self._run(node, columns, version, timeline)
