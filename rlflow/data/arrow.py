@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -39,8 +40,8 @@ class _Kind(msgspec.Struct, array_like=True, frozen=True):
 def to_arrow(block: Block, metadata: Mapping[bytes, bytes]) -> Any:
     """A record batch over the memory of the block; ``metadata`` is that of its schema."""
     arrays = {name: _array(column) for name, column in block.columns.items()}
-    fields = [pa.field(name, array.type, metadata={KEY: _kind(block[name])}) for name, array in arrays.items()]
-    return pa.record_batch(list(arrays.values()), schema=pa.schema(fields, metadata=dict(metadata)))
+    schema = _schema(tuple((name, array.type, _kind(block[name])) for name, array in arrays.items()))
+    return pa.record_batch(list(arrays.values()), schema=schema.with_metadata(dict(metadata)))
 
 
 def from_arrow(batch: Any) -> Block:
@@ -48,8 +49,13 @@ def from_arrow(batch: Any) -> Block:
     return Block({field.name: _column(field, array) for field, array in zip(batch.schema, batch.columns, strict=True)})
 
 
-def _kind(column: Column) -> bytes:
-    return msgspec.json.encode(_Kind(column.dtype, column.values.shape[1:], column.axis))
+@lru_cache(256)  # of a process that writes, every block has one of a few
+def _schema(fields: tuple[tuple[str, Any, _Kind], ...]) -> Any:
+    return pa.schema([pa.field(name, kind, metadata={KEY: msgspec.json.encode(more)}) for name, kind, more in fields])
+
+
+def _kind(column: Column) -> _Kind:
+    return _Kind(column.dtype, column.values.shape[1:], column.axis)
 
 
 def _array(column: Column) -> Any:

@@ -54,12 +54,12 @@ class Audit:
 
 
 def audit(folder: Path, *, rows: bool = True) -> Audit:
-    """Check a run, one that goes on too. rows: also that the files of all landed trajectories are there, where the run keeps any."""
+    """Check a run, one that goes on too. rows: also that the rows of all landed trajectories are there, where the run keeps any."""
     try:
         with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as connection, reading(folder, connection):
             _load(connection, read_history(folder, *load_history(connection)))
             _run(connection, SURVIVORS)
-            found, missing = _audited(connection), _missing_files(connection, folder / "rows") if rows else {}
+            found, missing = _audited(connection), _missing_rows(connection, folder / "rows") if rows else {}
         kept = [Fault("landed rows are kept", f"{missing[one]} is missing") for one in _landed_still(folder, missing)[:AT_MOST]]
         return replace(found, faults=(*found.faults, *kept))
     except LedgerError as error:
@@ -101,12 +101,13 @@ def _audited(connection: sqlite3.Connection) -> Audit:
     )
 
 
-def _missing_files(connection: sqlite3.Connection, rows: Path) -> dict[TrajectoryId, Path]:
+def _missing_rows(connection: sqlite3.Connection, rows: Path) -> dict[TrajectoryId, Path]:
     """Of landed trajectories; empty where the run keeps no rows."""
     if not rows.is_dir():
         return {}
-    files = {trajectory: rowfiles.trajectory_file(rows, trajectory) for trajectory in _landed(connection)}
-    return {trajectory: file for trajectory, file in files.items() if not file.exists()}
+    landed = [(trajectory, rowfiles.trajectory_rows(rows, trajectory)) for trajectory in _landed(connection)]
+    there = {uid: rowfiles.names(rows, uid) for uid in {trajectory.uid for trajectory, _ in landed}}
+    return {trajectory: path for trajectory, path in landed if path.name not in there[trajectory.uid]}
 
 
 def _landed_still(folder: Path, trajectories: Collection[TrajectoryId]) -> list[TrajectoryId]:

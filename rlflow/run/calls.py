@@ -48,9 +48,9 @@ class Caller:
         call = AbortAll(self.new_id(), worker, address)
         return await self.rollout_process(engine).call(call, what="the end of foreign requests", timeout=timeout)
 
-    async def restore(self, file: str, timeout: float) -> Done:
-        """Bring the rows of a row file back into the pool, on the host."""
-        return await self.process(None).call(Restore(self.new_id(), file), what=f"the return of rows/{file}", timeout=timeout)
+    async def restore(self, name: str, timeout: float) -> Done:
+        """Bring rows that were written back into the pool, on the host."""
+        return await self.process(None).call(Restore(self.new_id(), name), what=f"the return of rows/{name}", timeout=timeout)
 
     async def on_owner(self, node: Node, call: Call, timeout: float) -> Done:
         """On rank 0 of the worker that owns the weights the node is handed."""

@@ -34,7 +34,7 @@ class Call(msgspec.Struct, tag=True, array_like=True, frozen=True):
     version, timeline: of the weights that it is about.
     prompt: for the stream: (row of the data set, uid, traj_uid, attempt) of the trajectory to sample.
     engine, address: of the rollout engine that it is about, where there is one: id of the worker, URL of its server.
-    keep: file in the folder of row files that the results are written into before the answer; "" for none.
+    keep: name in the folder of rows under which the results are written before the answer; "" for none.
     """
 
     id: int
@@ -79,10 +79,10 @@ class AbortAll(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Restore(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Put the rows of a row file into the pool; answered by what the call that wrote it was answered by."""
+    """Put rows that were written back into the pool; answered by what the call that wrote them was answered by."""
 
     id: int
-    file: str
+    name: str
 
 
 class Save(msgspec.Struct, tag=True, array_like=True, frozen=True):

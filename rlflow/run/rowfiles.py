@@ -1,35 +1,42 @@
-"""Rows that outlive their process: the block of a trajectory or of a group as one Arrow file.
+"""Rows that outlive their process: the block of a trajectory or of a group as one Arrow stream.
 
-    rows/UID/TRAJ_UID.ATTEMPT.arrow      what one trajectory left
-    rows/UID/OPERATOR.TIMELINE.arrow     what an operator of the whole group made
+    rows/UID/WRITER.arrows       streams, one behind the other, all that one process wrote of a group:
+        TRAJ_UID.ATTEMPT         what one trajectory left
+        OPERATOR.TIMELINE        what an operator of the whole group made
 
-    write under another name ──rename──▶ there, whole or not at all ──event──▶ decide
+    write: one append, whole or taken back ──event──▶ decide
 
-A file is complete before the event that names it is decided, so the ledger names no half file. A checksum over all columns and facts is
-in the schema's metadata: a file that was cut or changed is told, never trained. ``recycle`` and ``sweep`` delete.
+A stream is complete before the event that names it is decided, so the ledger names no half one; a killed process may leave half a stream
+at the end of its file, which nobody else ever appends to. (Not a file a trajectory: to make and delete hundreds a step can cost more
+than all that is written into them.) A checksum over all columns and facts is in the schema's metadata of each stream: one that was cut or
+changed is told, never trained. ``recycle`` and ``sweep`` delete.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import threading
+import time
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..disk import sync
 from ..errors import DataError
 from .controller.ids import TrajectoryId
 
 if TYPE_CHECKING:
     from ..data.batch import Block
 
-FORMAT = 1
+FORMAT = 2
 KEY = b"rlflow.rows"
-ENDING = ".arrow"
+ENDING = ".arrows"
+WRITER = f"{os.getpid()}-{time.time_ns()}"  # this process, and no other of the run, before a resume or after it
+_appending = threading.Lock()
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -49,95 +56,160 @@ class Facts(msgspec.Struct, frozen=True):
 
 class _Head(msgspec.Struct, frozen=True):
     format: int
+    name: str
     checksum: int
     facts: Facts
+    written: int  # by the clock, in ns: of two streams of one name the later one counts
 
 
-def trajectory_file(rows: Path, trajectory: TrajectoryId) -> Path:
-    """Where the rows of one trajectory lie. rows: the folder ``rows`` of the run."""
-    return rows / str(trajectory.uid) / f"{trajectory.traj_uid}.{trajectory.attempt}{ENDING}"
+class _Stream(NamedTuple):
+    """One stream of a file: its bytes, and what they hold; head None for what is none, which is the rest of the file then."""
+
+    file: Path
+    data: Any
+    head: _Head | None
+    batches: list[Any]
+    why: str = ""
 
 
-def group_file(rows: Path, uid: int, operator: str, timeline: int) -> Path:
-    """Where the rows lie that an operator made of a whole group."""
-    return rows / str(uid) / f"{operator}.{timeline}{ENDING}"
+def trajectory_rows(rows: Path, trajectory: TrajectoryId) -> Path:
+    """The name of the rows of one trajectory, as a path. rows: the folder ``rows`` of the run."""
+    return rows / str(trajectory.uid) / f"{trajectory.traj_uid}.{trajectory.attempt}"
 
 
-def write(path: Path, block: Block, facts: Facts, *, durable: bool = False) -> None:
-    """Write the rows; after it returns the file is there, whole. durable: on the disk too, not only in the system's cache.
+def group_rows(rows: Path, uid: int, operator: str, timeline: int) -> Path:
+    """The name of the rows that an operator made of a whole group."""
+    return rows / str(uid) / f"{operator}.{timeline}"
 
-    Raises OSError when there is no room.
-    """
+
+def write(path: Path, block: Block, facts: Facts) -> None:
+    """Write the rows of this name; after it returns they are there, whole. Raises OSError, and leaves nothing, when there is no room."""
     from ..data.arrow import pa, to_arrow  # the controller reads no rows, so it does not wait for pyarrow
 
-    head = msgspec.json.encode(_Head(FORMAT, _checksum(block, facts), facts))
-    batch = to_arrow(block, {KEY: head})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}.half")
-    with half.open("wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    half.replace(path)
-    if durable:
-        sync(path.parent)
-        sync(path.parent.parent)
+    head = _Head(FORMAT, path.name, _checksum(block, facts), facts, time.time_ns())
+    batch = to_arrow(block, {KEY: msgspec.json.encode(head)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    _append(path.parent / f"{WRITER}{ENDING}", sink.getvalue())
 
 
 def read(path: Path) -> tuple[Block, Facts]:
-    """The rows of a file and what is known of them. Raises DataError for one that is missing, cut, changed, or of another format."""
+    """The rows of this name and what is known of them. Raises DataError for those that are missing, cut, changed, or of another format."""
     from ..data.arrow import from_arrow
 
-    batch = _record_batch(path)
-    try:
-        head = msgspec.json.decode((batch.schema.metadata or {}).get(KEY, b""), type=_Head)
-    except msgspec.DecodeError as error:
-        raise DataError(f"{path} holds no rows of a run: its schema does not say what they are ({error})") from None
+    streams = _streams(path.parent)
+    found = _latest(streams).get(path.name)
+    if found is None or found.head is None:
+        damaged = next((stream for stream in streams if stream.head is None), None)
+        if damaged is not None:
+            raise DataError(f"{path} is missing: {damaged.file} is no whole Arrow stream of a run to its end: {damaged.why}")
+        raise DataError(f"{path} is missing: the ledger says that these rows were written")
+    where, head = f"{path} in {found.file.name}", found.head
     if head.format != FORMAT:
-        raise DataError(f"{path} has format {head.format}, this rlflow reads format {FORMAT}: resume the run with the rlflow that wrote it")
+        raise DataError(
+            f"{where} has format {head.format}, this rlflow reads format {FORMAT}: resume the run with the rlflow that wrote it"
+        )
     try:
+        (batch,) = found.batches
+        batch.validate(full=True)
         block = from_arrow(batch)
     except (DataError, ValueError, TypeError, msgspec.DecodeError) as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+        raise DataError(f"{where} is damaged: {error}") from error
     if _checksum(block, head.facts) != head.checksum:
-        raise DataError(f"{path} is damaged: its rows are not those that were written (checksum)")
+        raise DataError(f"{where} is damaged: its rows are not those that were written (checksum)")
     return block, head.facts
 
 
+def names(rows: Path, uid: int) -> set[str]:
+    """What is there of a group, by name."""
+    return set(_latest(_streams(rows / str(uid))))
+
+
 def recycle(rows: Path, uids: Iterable[int]) -> None:
-    """Delete all files of these groups; of what is not there nothing is said."""
+    """Delete all rows of these groups; of what is not there nothing is said."""
     for uid in uids:
         shutil.rmtree(rows / str(uid), ignore_errors=True)
 
 
-def sweep(rows: Path, trajectories: Collection[TrajectoryId], group_files: Collection[Path] = ()) -> list[Path]:
-    """Delete every file that is not of these: what a killed process left half, or what its ledger had no time to name. Returns them."""
-    kept = {trajectory_file(rows, trajectory) for trajectory in trajectories} | set(group_files)
-    extra = [file for file in rows.glob("*/*") if file not in kept]
-    for file in extra:
-        file.unlink(missing_ok=True)
-    for folder in {file.parent for file in extra}:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-    return extra
+def sweep(rows: Path, kept: Collection[Path]) -> None:
+    """Delete all rows but these: what a killed process left half, or what its ledger had no time to name.
+
+    A folder where some of these are missing stays as it is, for `read` to tell why. Raises DataError for rows of an older rlflow.
+    """
+    if old := next(rows.glob("*/*.arrow"), None):
+        raise DataError(f"{old} was written by an older rlflow: resume the run with that one")
+    wanted: dict[Path, set[str]] = {}
+    for path in kept:
+        wanted.setdefault(path.parent, set()).add(path.name)
+    for folder in [folder for folder in rows.glob("*") if folder.is_dir()]:
+        if folder not in wanted:
+            shutil.rmtree(folder)
+        else:
+            _keep(folder, wanted[folder])
 
 
-def _record_batch(path: Path) -> Any:
+def _keep(folder: Path, wanted: set[str]) -> None:
+    streams = _streams(folder)
+    found = {name: stream for name, stream in _latest(streams).items() if name in wanted}
+    if found.keys() < wanted:
+        return
+    for file in folder.iterdir():
+        of_file = [stream for stream in streams if stream.file == file]
+        stay = [stream for stream in of_file if stream.head is not None and found.get(stream.head.name) is stream]
+        if not stay:
+            file.unlink()
+        elif len(stay) < len(of_file):
+            half = file.with_suffix(".half")
+            half.write_bytes(b"".join(stream.data for stream in stay))
+            half.replace(file)
+
+
+# --- the bytes ------------------------------------------------------------------------------------------------------------------------
+def _append(file: Path, data: Any) -> None:
+    """In one write, so that it costs one call; what does not fit is taken back before another thread can append behind it."""
+    how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with _appending:
+        try:
+            descriptor = os.open(file, how, 0o644)
+        except FileNotFoundError:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(file, how, 0o644)
+        try:
+            if (wrote := os.write(descriptor, data)) < len(data):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - wrote)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        finally:
+            os.close(descriptor)
+
+
+def _streams(folder: Path) -> list[_Stream]:
+    return [stream for file in sorted(folder.glob(f"*{ENDING}")) for stream in _of_file(file)]
+
+
+def _latest(streams: Iterable[_Stream]) -> dict[str, _Stream]:
+    """By name."""
+    whole = sorted(((stream.head, stream) for stream in streams if stream.head is not None), key=lambda pair: pair[0].written)
+    return {head.name: stream for head, stream in whole}
+
+
+def _of_file(file: Path) -> Iterator[_Stream]:
     from ..data.arrow import pa
 
     try:
-        reader = pa.ipc.open_file(pa.py_buffer(path.read_bytes()))
-        if reader.num_record_batches != 1:
-            raise DataError(f"{path} holds {reader.num_record_batches} record batches, rows of a run are in one")
-        batch = reader.get_batch(0)
-        batch.validate(full=True)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: the ledger says that these rows were written") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is no whole Arrow file: {error}") from error
-    return batch
+        data = file.read_bytes()
+    except FileNotFoundError:  # a run that goes on has deleted it meanwhile
+        return
+    source = pa.BufferReader(data)
+    while (start := source.tell()) < len(data):
+        try:
+            reader = pa.ipc.open_stream(source)
+            batches = list(reader)
+            head = msgspec.json.decode((reader.schema.metadata or {}).get(KEY, b""), type=_Head)
+        except (pa.ArrowException, OSError, ValueError, msgspec.DecodeError) as error:
+            yield _Stream(file, data[start:], None, [], str(error))
+            return
+        yield _Stream(file, data[start : source.tell()], head, batches)
 
 
 def _checksum(block: Block, facts: Facts) -> int:

@@ -87,7 +87,7 @@ class Sampling:
         trajectory = action.trajectory
         _, row = prompt_of(trajectory.uid, self.staff.rows[self.view.source.id], self.seed)
         prompt = (row, trajectory.uid, trajectory.traj_uid, trajectory.attempt)
-        keep = self._name(rowfiles.trajectory_file(self.rows_folder, trajectory))
+        keep = self._name(rowfiles.trajectory_rows(self.rows_folder, trajectory))
         return self.staff.engine_call(
             self.view.sampler.id, self.state.timeline, action.version_tag, action.engine, prompt=prompt, keep=keep
         )
@@ -139,7 +139,7 @@ class Sampling:
             landed, made = await self.of_group(uid, [t.id for t in group.trajectories], group.hops_done)
             rows = Source(self.view.sampler.id, tuple(t.key for t in landed))
             sources = (rows, *(Source(writer, (key,)) for writer, key in made.items()))
-            keep = self._name(self._group_file(uid, node.name))
+            keep = self._name(self._group_rows(uid, node.name))
             call = Call(self.caller.new_id(), node.id, timeline=self.state.timeline, sources=sources, keep=keep)
             done = await self.caller.call(node, 0, call, self._seconds("operator"))
         except RlflowError as error:
@@ -174,11 +174,11 @@ class Sampling:
         """
         for trajectory in trajectories:
             if trajectory not in self.ready:
-                key, done = await self._restore(uid, rowfiles.trajectory_file(self.rows_folder, trajectory))
+                key, done = await self._restore(uid, rowfiles.trajectory_rows(self.rows_folder, trajectory))
                 self.ready.land(trajectory, Landed(uid, key, done.lengths, done.metrics))
         for node in self.view.hops[:hops_done]:
             if self.view.makes_block(node) and node.id not in self.ready.made(uid):
-                key, _ = await self._restore(uid, self._newest(uid, node.name) or self._group_file(uid, node.name))
+                key, _ = await self._restore(uid, self._newest(uid, node.name) or self._group_rows(uid, node.name))
                 self.ready.put(uid, node.id, key)
         return [self.ready[trajectory] for trajectory in trajectories], self.ready.made(uid)
 
@@ -194,11 +194,12 @@ class Sampling:
 
     def _newest(self, uid: int, operator: str) -> Path | None:
         """What it made of a group last: it ran again only where its first word was taken back."""
-        found = self.rows_folder.glob(f"{uid}/{operator}.*.arrow")
-        return max(found, key=lambda path: int(path.name.split(".")[-2]), default=None)
+        made = [name.rpartition(".") for name in rowfiles.names(self.rows_folder, uid)]
+        timelines = [int(timeline) for by, _, timeline in made if by == operator]
+        return rowfiles.group_rows(self.rows_folder, uid, operator, max(timelines)) if timelines else None
 
-    def _group_file(self, uid: int, operator: str) -> Path:
-        return rowfiles.group_file(self.rows_folder, uid, operator, self.state.timeline)
+    def _group_rows(self, uid: int, operator: str) -> Path:
+        return rowfiles.group_rows(self.rows_folder, uid, operator, self.state.timeline)
 
     def recycle(self, uids: Sequence[int]) -> None:
         """No rollback or resume will ask for these rows again. Done when it returns: a group may be drawn anew in the same breath."""
@@ -206,11 +207,11 @@ class Sampling:
         rowfiles.recycle(self.rows_folder, uids)
 
     def sweep(self) -> None:
-        """Delete the row files that nothing in the state stands for: those of a run that was killed before it told of them."""
+        """Delete the rows that nothing in the state stands for: those of a run that was killed before it told of them."""
         groups = self.state.groups.values()
-        trajectories = [t.id for group in groups for t in group.trajectories if t.state == "landed"]
+        landed = [rowfiles.trajectory_rows(self.rows_folder, t.id) for group in groups for t in group.trajectories if t.state == "landed"]
         made = [self._newest(group.uid, node.name) for group in groups for node in self.view.hops[: group.hops_done]]
-        rowfiles.sweep(self.rows_folder, trajectories, [path for path in made if path is not None])
+        rowfiles.sweep(self.rows_folder, [*landed, *(path for path in made if path is not None)])
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.rows_folder))

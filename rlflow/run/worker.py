@@ -187,9 +187,9 @@ class _Process:
 
     def _restore(self, restore: Restore) -> Done:
         """Raises DataError for a file that is missing, damaged or of another plan."""
-        block, facts = read(self._rows / restore.file)
+        block, facts = read(self._rows / restore.name)
         if facts.plan != self.view.plan_id:
-            raise DataError(f"{self._rows / restore.file} was written by another plan ({facts.plan}, this is {self.view.plan_id})")
+            raise DataError(f"{self._rows / restore.name} was written by another plan ({facts.plan}, this is {self.view.plan_id})")
         return Done(restore.id, self.pool.put(block), facts.lengths, facts.spans, facts.metrics)
 
     @property

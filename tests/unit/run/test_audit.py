@@ -235,13 +235,13 @@ def test_prompts_that_are_to_be_drawn_again_are_told(run: Path) -> None:
 
 def test_rows_that_are_not_there_are_told(run: Path) -> None:
     (run / "rows").mkdir()
-    assert audit(run).faults[0].place.endswith("rows/3/0.0.arrow is missing")
+    assert audit(run).faults[0].place.endswith("rows/3/0.0 is missing")
     assert audit(run, rows=False).faults == ()
 
 
 def test_rows_that_a_run_deleted_while_it_was_audited_are_not_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / "rows").mkdir()
-    look = audits._missing_files
+    look = audits._missing_rows
 
     def after_a_commit(connection: sqlite3.Connection, rows: Path) -> dict[TrajectoryId, Path]:
         with closing(Ledger.open(run)) as ledger:
@@ -249,7 +249,7 @@ def test_rows_that_a_run_deleted_while_it_was_audited_are_not_missing(run: Path,
                 ledger.commit([TrajectoryRow(one.uid, one.traj_uid, one.attempt + 1, -1, "queued", "", 0, (), 0)])
         return look(connection, rows)
 
-    monkeypatch.setattr(audits, "_missing_files", after_a_commit)
+    monkeypatch.setattr(audits, "_missing_rows", after_a_commit)
     assert audit(run).faults == ()
 
 

@@ -29,6 +29,11 @@ BLOCK = Block(
 )
 
 
+def the_file(folder: Path) -> Path:
+    """What this process has written there."""
+    return folder / f"{rowfiles.WRITER}.arrows"
+
+
 @st.composite
 def columns(draw: st.DrawFn, rows: int) -> Column:
     """Any dtype, any bits; one value a row or ragged, with up to two fixed axes of 0 to 3."""
@@ -57,7 +62,7 @@ def blocks(draw: st.DrawFn) -> Block:
 @given(block=blocks())
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_of_every_dtype_and_layout_come_back_bit_for_bit(tmp_path: Path, block: Block) -> None:
-    path = tmp_path / "1" / "0.0.arrow"
+    path = tmp_path / "1" / "0.0"
     rowfiles.write(path, block, FACTS)
     read, facts = rowfiles.read(path)
     assert (dict(read.columns), facts) == (dict(block.columns), FACTS)
@@ -67,35 +72,52 @@ def test_rows_of_every_dtype_and_layout_come_back_bit_for_bit(tmp_path: Path, bl
 def test_views_are_written_as_their_rows(tmp_path: Path, layout: str) -> None:
     whole = Column("i64", np.arange(24).reshape(6, 4), offsets_of([1, 2, 3]))
     column = whole.between(1, 3) if layout == "a slice of rows" else Column("i64", whole.values[:, ::2], whole.offsets)
-    rowfiles.write(tmp_path / "rows.arrow", Block({"0": column}), FACTS)
-    assert rowfiles.read(tmp_path / "rows.arrow")[0]["0"].to_list() == column.to_list()
+    rowfiles.write(tmp_path / "0.0", Block({"0": column}), FACTS)
+    assert rowfiles.read(tmp_path / "0.0")[0]["0"].to_list() == column.to_list()
 
 
 def test_any_arrow_reader_sees_the_numbers(tmp_path: Path) -> None:
     import pyarrow as pa
 
-    rowfiles.write(tmp_path / "rows.arrow", BLOCK, FACTS)
-    table = pa.ipc.open_file(tmp_path / "rows.arrow").read_all()
+    rowfiles.write(tmp_path / "0.0", BLOCK, FACTS)
+    table = pa.ipc.open_stream(the_file(tmp_path)).read_all()
     assert table["7"].to_pylist() == [[1, 2, 3], [4, 2**53 + 1]]
     assert table["9"].to_pylist() == ["a\ud800b".encode("utf-8", "surrogatepass"), b""]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 100, -1])
-def test_a_file_that_was_cut_is_refused(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "rows.arrow"
-    rowfiles.write(path, BLOCK, FACTS)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataError, match=r"rows\.arrow is no whole Arrow file"):
-        rowfiles.read(path)
+@pytest.mark.parametrize(
+    ("kept", "why"), [(0, ""), (1, "is no whole Arrow stream"), (100, "is no whole Arrow stream"), (-9, "is no whole")]
+)
+def test_rows_that_were_cut_are_refused_and_those_before_them_are_not(tmp_path: Path, kept: int, why: str) -> None:
+    rowfiles.write(tmp_path / "0.0", BLOCK, FACTS)
+    first = the_file(tmp_path).stat().st_size
+    rowfiles.write(tmp_path / "1.0", BLOCK, FACTS)
+    whole = the_file(tmp_path).read_bytes()
+    the_file(tmp_path).write_bytes(whole[: first + kept] if kept >= 0 else whole[:kept])
+    with pytest.raises(DataError, match=rf"1\.0 is missing: .*{why}"):
+        rowfiles.read(tmp_path / "1.0")
+    assert rowfiles.read(tmp_path / "0.0")[0] == BLOCK
+
+
+def test_what_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, append = tmp_path / "1", os.write
+    rowfiles.write(folder / "0.0", BLOCK, FACTS)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: append(file, bytes(data)[:100]))
+        with pytest.raises(OSError, match="No space left"):
+            rowfiles.write(folder / "1.0", BLOCK, FACTS)
+    rowfiles.write(folder / "2.0", BLOCK, FACTS)
+    assert rowfiles.names(tmp_path, 1) == {"0.0", "2.0"}
 
 
 def test_no_changed_byte_is_read_as_other_rows(tmp_path: Path) -> None:
     """Every byte of the file, one at a time: an error, or the same rows where the byte is filling."""
-    path = tmp_path / "rows.arrow"
+    path = tmp_path / "0.0"
     rowfiles.write(path, BLOCK, FACTS)
-    good, fine, same = path.read_bytes(), 0, 0
+    file = the_file(tmp_path)
+    good, fine, same = file.read_bytes(), 0, 0
     for at in range(len(good)):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        file.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
         try:
             block, facts = rowfiles.read(path)
         except DataError as error:
@@ -110,46 +132,69 @@ def test_no_changed_byte_is_read_as_other_rows(tmp_path: Path) -> None:
 def test_a_file_of_another_format_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(rowfiles, "FORMAT", 99)
-        rowfiles.write(tmp_path / "rows.arrow", BLOCK, FACTS)
-    with pytest.raises(DataError, match="has format 99, this rlflow reads format 1"):
-        rowfiles.read(tmp_path / "rows.arrow")
+        rowfiles.write(tmp_path / "0.0", BLOCK, FACTS)
+    with pytest.raises(DataError, match="has format 99, this rlflow reads format 2"):
+        rowfiles.read(tmp_path / "0.0")
 
 
 def test_an_arrow_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa
 
     table = pa.record_batch({"7": [1, 2]})
-    with pa.ipc.new_file(tmp_path / "rows.arrow", table.schema) as writer:
+    with pa.ipc.new_stream(tmp_path / "1.arrows", table.schema) as writer:
         writer.write_batch(table)
-    with pytest.raises(DataError, match="holds no rows of a run"):
-        rowfiles.read(tmp_path / "rows.arrow")
+    with pytest.raises(DataError, match=r"1\.arrows is no whole Arrow stream of a run"):
+        rowfiles.read(tmp_path / "0.0")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"5.0\.1\.arrow is missing"):
-        rowfiles.read(rowfiles.trajectory_file(tmp_path, TrajectoryId(5, 0, 1)))
+def test_missing_rows_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"5.0\.1 is missing: the ledger says"):
+        rowfiles.read(rowfiles.trajectory_rows(tmp_path, TrajectoryId(5, 0, 1)))
 
 
-def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    rowfiles.write(tmp_path / "1" / "a.arrow", BLOCK, FACTS)
-    assert synced == []
-    rowfiles.write(tmp_path / "1" / "b.arrow", BLOCK, FACTS, durable=True)
-    assert len(synced) == 3  # the file, its folder, the folder of that
+def test_of_rows_that_were_written_twice_the_later_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for writer, number in (("9-9", 1.0), ("1-1", 2.0), ("1-1", 3.0), ("5-5", 4.0)):
+        monkeypatch.setattr(rowfiles, "WRITER", writer)
+        rowfiles.write(tmp_path / "0.0", BLOCK, Facts(metrics={"n": number}))
+    assert rowfiles.read(tmp_path / "0.0")[1].metrics == {"n": 4.0}
 
 
 def test_recycling_deletes_the_groups_and_no_other(tmp_path: Path) -> None:
     for uid in (1, 2, 3):
-        rowfiles.write(rowfiles.trajectory_file(tmp_path, TrajectoryId(uid, 0, 0)), BLOCK, FACTS)
-        rowfiles.write(rowfiles.group_file(tmp_path, uid, "grpo", 0), BLOCK, FACTS)
+        rowfiles.write(rowfiles.trajectory_rows(tmp_path, TrajectoryId(uid, 0, 0)), BLOCK, FACTS)
+        rowfiles.write(rowfiles.group_rows(tmp_path, uid, "grpo", 0), BLOCK, FACTS)
     rowfiles.recycle(tmp_path, [1, 3, 77])
-    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*")) == ["2/0.0.arrow", "2/grpo.0.arrow"]
+    assert [path.name for path in tmp_path.glob("*")] == ["2"]
+    assert rowfiles.names(tmp_path, 2) == {"0.0", "grpo.0"}
 
 
-def test_a_sweep_keeps_what_the_ledger_names(tmp_path: Path) -> None:
-    for trajectory in (TrajectoryId(1, 0, 0), TrajectoryId(1, 0, 1), TrajectoryId(2, 0, 0)):
-        rowfiles.write(rowfiles.trajectory_file(tmp_path, trajectory), BLOCK, FACTS)
-    (tmp_path / "1" / "1.0.arrow.17.half").write_bytes(b"AR")
-    rowfiles.sweep(tmp_path, [TrajectoryId(1, 0, 1)])
-    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["1", "1/0.1.arrow"]
+def test_a_sweep_keeps_what_the_ledger_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for writer, trajectory in (("1-1", (1, 0, 0)), ("1-1", (1, 0, 1)), ("1-1", (2, 0, 0)), ("2-2", (1, 1, 0)), ("3-3", (1, 2, 0))):
+        monkeypatch.setattr(rowfiles, "WRITER", writer)
+        rowfiles.write(rowfiles.trajectory_rows(tmp_path, TrajectoryId(*trajectory)), BLOCK, FACTS)
+    with (tmp_path / "1" / "3-3.arrows").open("ab") as file:
+        file.write((tmp_path / "1" / "2-2.arrows").read_bytes()[:100])  # of a process that was killed meanwhile
+    (tmp_path / "1" / "4-4.half").write_bytes(b"AR")
+    kept = [TrajectoryId(1, 0, 1), TrajectoryId(1, 2, 0)]
+    rowfiles.sweep(tmp_path, [rowfiles.trajectory_rows(tmp_path, one) for one in kept])
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["1", "1/1-1.arrows", "1/3-3.arrows"]
+    assert rowfiles.names(tmp_path, 1) == {"0.1", "2.0"}
+    for one in kept:
+        assert rowfiles.read(rowfiles.trajectory_rows(tmp_path, one)) == (BLOCK, FACTS)
+
+
+def test_a_sweep_leaves_a_group_alone_that_lacks_what_the_ledger_names(tmp_path: Path) -> None:
+    rowfiles.write(tmp_path / "1" / "0.0", BLOCK, FACTS)
+    file = the_file(tmp_path / "1")
+    file.write_bytes(file.read_bytes()[:100])
+    rowfiles.sweep(tmp_path, [tmp_path / "1" / "0.0"])
+    with pytest.raises(DataError, match="is no whole Arrow stream"):
+        rowfiles.read(tmp_path / "1" / "0.0")
+
+
+def test_rows_of_an_older_rlflow_are_neither_read_nor_swept(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "0.0.arrow").write_bytes(b"ARROW1")
+    with pytest.raises(DataError, match=r"0\.0\.arrow was written by an older rlflow: resume the run with that one"):
+        rowfiles.sweep(tmp_path, [])
+    assert (tmp_path / "1" / "0.0.arrow").exists()
