@@ -76,12 +76,12 @@ def _load(connection: sqlite3.Connection, lines: list[Line]) -> None:
     _run(connection, HISTORY)
     for number, line in enumerate(lines, 1):
         match line:
-            case Timeline(timeline, version, n, max_lag, policy):
-                connection.execute("INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?)", (number, timeline, version, n, max_lag, policy))
+            case Timeline(timeline, version, n, max_lag, policy, least_left):
+                values = (number, timeline, version, n, max_lag, policy, least_left)
+                connection.execute("INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             case Trained(timeline, batch, groups):
-                connection.executemany(
-                    "INSERT INTO trained VALUES (?, ?, ?, ?, ?, ?)", [(number, timeline, batch, *group) for group in groups]
-                )
+                told = [(number, timeline, batch, *group, *([0] * (4 - len(group)))) for group in groups]
+                connection.executemany("INSERT INTO trained VALUES (?, ?, ?, ?, ?, ?, ?)", told)
             case Dropped(timeline, version, uid, reason):
                 connection.execute("INSERT INTO dropped VALUES (?, ?, ?, ?, ?)", (number, timeline, version, uid, reason))
 
@@ -120,5 +120,5 @@ def _landed_still(folder: Path, trajectories: Collection[TrajectoryId]) -> list[
 
 
 def _landed(connection: sqlite3.Connection) -> Iterator[TrajectoryId]:
-    for row in connection.execute("SELECT uid, traj_uid, attempt FROM ledger.trajectories WHERE state = 'landed'"):
+    for row in connection.execute("SELECT uid, traj_uid, attempt FROM ledger.trajectories WHERE state IN ('landed', 'dropped')"):
         yield TrajectoryId(*row)

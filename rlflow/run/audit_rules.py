@@ -1,8 +1,8 @@
 """What must hold between the ledger of a run and its history, as SQL: a rule is a query whose rows are the faults, one text each.
 
-    ledger.*                                                   the tables of the ledger, attached
-    timeline(line, timeline, version, n, max_lag, policy)      the lines of history.jsonl, with their numbers
-    trained(line, timeline, batch, uid, trajectories, oldest)
+    ledger.*                                                              the tables of the ledger, attached
+    timeline(line, timeline, version, n, max_lag, policy, least_left)     the lines of history.jsonl, with their numbers
+    trained(line, timeline, batch, uid, trajectories, oldest, taken_out)
     dropped(line, timeline, version, uid, reason)
 
     survivor   a batch from which on no later timeline began again, or a drop by a version that no later one went back before
@@ -15,8 +15,8 @@ No rule asks the code that wrote either file.
 from __future__ import annotations
 
 HISTORY = """
-CREATE TABLE timeline (line, timeline, version, n, max_lag, policy);
-CREATE TABLE trained (line, timeline, batch, uid, trajectories, oldest);
+CREATE TABLE timeline (line, timeline, version, n, max_lag, policy, least_left);
+CREATE TABLE trained (line, timeline, batch, uid, trajectories, oldest, taken_out);
 CREATE TABLE dropped (line, timeline, version, uid, reason);
 """
 
@@ -24,7 +24,7 @@ SURVIVORS = """
 CREATE TEMP VIEW cut AS
     SELECT timeline, (SELECT min(later.version) FROM timeline later WHERE later.timeline > t.timeline) AS version FROM timeline t;
 CREATE TEMP TABLE survivor AS
-    SELECT line, timeline, batch, uid, trajectories, oldest FROM trained JOIN cut USING (timeline)
+    SELECT line, timeline, batch, uid, trajectories, oldest, taken_out FROM trained JOIN cut USING (timeline)
     WHERE (cut.version IS NULL OR batch < cut.version)
     AND (timeline, batch) NOT IN (SELECT timeline, batch FROM ledger.batches WHERE state = 'training');
 CREATE TEMP TABLE done AS
@@ -56,7 +56,9 @@ RULES: dict[str, str] = {
         GROUP BY uid HAVING count(*) > 1""",
     "a drop has a reason": """
         SELECT 'prompt ' || uid || ' (line ' || line || ')' FROM dropped WHERE reason = '' UNION ALL
-        SELECT 'prompt ' || uid || ' (table groups)' FROM ledger.groups WHERE state = 'dropped' AND reason = ''""",
+        SELECT 'prompt ' || uid || ' (table groups)' FROM ledger.groups WHERE state = 'dropped' AND reason = '' UNION ALL
+        SELECT 'trajectory ' || uid || '.' || traj_uid || ' (table trajectories)' FROM ledger.trajectories
+        WHERE (state = 'dropped') != (reason != '')""",
     "a finished prompt was trained or dropped": """
         SELECT 'prompts ' || (before + 1) || ' to ' || (uid - 1) || ' are finished in the ledger, and no line says how '
             || '(of a run that began before rlflow kept a history, none can)'
@@ -106,7 +108,7 @@ RULES: dict[str, str] = {
         WHERE uid NOT IN (SELECT uid FROM ledger.groups) OR traj_uid < 0 OR traj_uid >= (SELECT n FROM now)""",
     "a landed group has all its trajectories": """
         SELECT 'prompt ' || g.uid || ' is ' || g.state || ' with ' || count(t.uid) || ' of ' || (SELECT n FROM now) || ' landed'
-        FROM ledger.groups g LEFT JOIN ledger.trajectories t ON t.uid = g.uid AND t.state = 'landed'
+        FROM ledger.groups g LEFT JOIN ledger.trajectories t ON t.uid = g.uid AND t.state IN ('landed', 'dropped')
         WHERE g.state IN ('landed', 'ready', 'consumed', 'trained')
         GROUP BY g.uid HAVING count(t.uid) != (SELECT n FROM now)""",
     "a group is as old as its oldest trajectory": """
@@ -133,17 +135,32 @@ RULES: dict[str, str] = {
         SELECT 'trajectory ' || uid || '.' || traj_uid || ' has tokens of version ' || sampled || ' in batch ' || batch
         FROM (
             SELECT g.uid, g.batch, g.timeline, traj_uid, json_extract(span.value, '$[0]') AS sampled
-            FROM ledger.groups g JOIN ledger.trajectories USING (uid), json_each(spans) span WHERE g.state IN ('consumed', 'trained')
+            FROM ledger.groups g JOIN ledger.trajectories t USING (uid), json_each(spans) span
+            WHERE g.state IN ('consumed', 'trained') AND t.state = 'landed'
         ) JOIN timeline t USING (timeline) WHERE t.policy IN ('wait', 'drop') AND batch - sampled > t.max_lag""",
     "no group is trained short": """
         SELECT 'prompt ' || uid || ' (line ' || survivor.line || ') was trained with ' || trajectories || ' of ' || n || ' trajectories'
-        FROM survivor JOIN timeline t USING (timeline) WHERE trajectories != n""",
+            || iif(taken_out, ', filters took out ' || taken_out || ' and leave ' || iif(least_left, 'at least ' || least_left, 'all'), '')
+        FROM survivor JOIN timeline t USING (timeline)
+        WHERE trajectories + taken_out != n OR (taken_out > 0 AND (least_left = 0 OR trajectories < least_left))
+        UNION ALL
+        SELECT 'prompt ' || g.uid || ' is ' || g.state || ' with ' || count(l.uid) || ' trajectories, filters leave ' || t.least_left
+        FROM ledger.groups g JOIN ledger.timelines t USING (timeline)
+        LEFT JOIN ledger.trajectories l ON l.uid = g.uid AND l.state = 'landed'
+        WHERE g.state IN ('ready', 'consumed', 'trained') AND t.least_left > 0
+        GROUP BY g.uid HAVING count(l.uid) < min(t.least_left, t.n)""",
+    "what was taken out of a group is so in the ledger": """
+        SELECT 'prompt ' || s.uid || ' (line ' || s.line || '): ' || taken_out || ' trajectories were taken out, in the ledger '
+            || count(t.uid)
+        FROM survivor s JOIN ledger.groups g ON g.uid = s.uid AND g.state = 'trained'
+        LEFT JOIN ledger.trajectories t ON t.uid = s.uid AND t.state = 'dropped'
+        GROUP BY s.uid HAVING count(t.uid) != taken_out""",
     "timelines are those of the history": """
         SELECT 'timeline ' || timeline || ' is in the ' || iif(sum(side) = 1, 'ledger', 'history') || ' only, or another one there'
         FROM (
-            SELECT timeline, version, n, max_lag, policy, 1 AS side FROM ledger.timelines
-            UNION ALL SELECT timeline, version, n, max_lag, policy, 2 FROM timeline
-        ) GROUP BY timeline, version, n, max_lag, policy HAVING sum(side) != 3""",
+            SELECT timeline, version, n, max_lag, policy, least_left, 1 AS side FROM ledger.timelines
+            UNION ALL SELECT timeline, version, n, max_lag, policy, least_left, 2 FROM timeline
+        ) GROUP BY timeline, version, n, max_lag, policy, least_left HAVING sum(side) != 3""",
     "a checkpoint is of a version that was made": """
         SELECT 'version ' || saved.version || ' of timeline ' || saved.timeline || ', published is ' || published
         FROM ledger.saved, now WHERE saved.version > published OR saved.timeline NOT IN (SELECT timeline FROM timeline)""",

@@ -27,7 +27,7 @@ def undo(state: State, group: Group) -> None:
     assert group.tally is not None
     if group.state == "trained":
         state.totals.kept.add(group.tally, times=-1)
-        state.totals.trained_rows -= group.rows
+        state.totals.trained_rows -= group.trained_rows
     else:
         state.totals.lose(group.reason, group.tally, times=-1)
 

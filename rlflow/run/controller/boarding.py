@@ -144,7 +144,7 @@ def _drop_stale(state: State) -> None:
 
 def _newest_version(group: Group) -> int:
     """That sampled a token of it; its tag if nobody tells who did."""
-    return max((span.version for trajectory in group.trajectories for span in trajectory.spans), default=group.tag)
+    return max((span.version for trajectory in group.left for span in trajectory.spans), default=group.tag)
 
 
 def _note_piled(state: State) -> None:
@@ -159,9 +159,9 @@ def _droppable_first(group: Group) -> tuple[int, int, int]:
 
 
 def _form(state: State, uids: Iterable[int]) -> None:
-    """Rows of a batch are ordered (uid, traj_uid, leaf)."""
+    """Rows of a batch are ordered (uid, traj_uid, leaf). What a filter took out of a group is not among them."""
     groups = [state.groups[uid] for uid in sorted(uids)]
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    trajectories = [trajectory for group in groups for trajectory in group.left]
     staleness = gaps(trajectories, state.next_batch)
     for group in groups:
         state.buffer.leave(group)

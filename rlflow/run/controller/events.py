@@ -88,6 +88,8 @@ class Turn(Event, frozen=True):
 class Ran(Event, frozen=True):
     """An operator before boarding returned for its unit. ``drop``: a filter says no, or the operator failed for good on this unit.
 
+    ``left``: of a group of which a filter keeps a part, the numbers of the trajectories that stay; empty: all.
+
     A worker that dies while it runs one tells ``TrainerDown`` and nothing else: the unit is not to blame.
 
     ``judged``: (tries, passes) of the unit, where the operator judges.
@@ -98,6 +100,7 @@ class Ran(Event, frozen=True):
     verdict: Literal["keep", "drop"] = "keep"
     why: str = ""
     judged: tuple[int, int] = (0, 0)
+    left: tuple[int, ...] = ()
 
 
 class Trained(Event, frozen=True):

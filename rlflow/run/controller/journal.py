@@ -47,19 +47,23 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, tag="group", gc=Fal
 
 
 class TrajectoryRow(msgspec.Struct, frozen=True, array_like=True, tag="trajectory", gc=False):
-    """Key: (uid, traj_uid). tries, passes: its rows that were judged, and those of them that were right."""
+    """Key: (uid, traj_uid). tries, passes: its rows that were judged, and those of them that were right.
+
+    reason: the filter that dropped it, while its group goes on.
+    """
 
     uid: int
     traj_uid: int
     attempt: int
     version_tag: int
-    state: Literal["queued", "running", "landed"]
+    state: Literal["queued", "running", "landed", "dropped"]
     engine: str
     rows: int
     spans: tuple[Span, ...]
     hops_done: int
     tries: int = 0
     passes: int = 0
+    reason: str = ""
 
 
 class BatchRow(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):
@@ -82,7 +86,10 @@ class EvaluationRow(msgspec.Struct, frozen=True, array_like=True, tag="evaluatio
 
 
 class TimelineRow(msgspec.Struct, frozen=True, array_like=True, tag="timeline", gc=False):
-    """Key: timeline. version: of the checkpoint that it began at; then the schedule that it runs by."""
+    """Key: timeline. version: of the checkpoint that it began at; then the schedule that it runs by.
+
+    least_left: the fewest trajectories of a group that filters may leave; 0: all n are trained.
+    """
 
     timeline: int
     version: int
@@ -92,6 +99,7 @@ class TimelineRow(msgspec.Struct, frozen=True, array_like=True, tag="timeline", 
     last: int
     hops: tuple[str, ...] = ()
     policy: str = "wait"
+    least_left: int = 0
 
 
 class SavedRow(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):

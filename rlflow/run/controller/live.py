@@ -1,7 +1,7 @@
 """What a run holds while it lives: trajectories, groups, engines and batches, as ``decide`` sees them.
 
     group       pending → running → landed → ready → consumed → trained | dropped → covered
-    trajectory  queued → running(engine) → landed | failed → queued (attempt + 1) | dropped
+    trajectory  queued → running(engine) → landed | failed → queued (attempt + 1);  landed → dropped by a filter, its group goes on
     batch       queued → training → trained → covered (a durable checkpoint of version ≥ batch + 1 exists)
     engine      down → stale → syncing → serving | stale;  serving → stale (a newer version is published);  any → down
 
@@ -28,7 +28,7 @@ class Trajectory(msgspec.Struct, gc=False):
     attempt: int
     tries: int = 0
     """Attempts sent so far: bounded, while ``attempt`` goes on counting across timelines."""
-    state: Literal["queued", "running", "landed"] = "queued"
+    state: Literal["queued", "running", "landed", "dropped"] = "queued"
     engine: str = ""
     version_tag: int = -1
     """Published version when this attempt was registered."""
@@ -39,6 +39,8 @@ class Trajectory(msgspec.Struct, gc=False):
     """That was asked for last; the Dispatch was turn 0."""
     judged: tuple[int, int] = (0, 0)
     """Tries and passes."""
+    reason: str = ""
+    """The filter that dropped it."""
     is_touched: bool = False
     """By the transition under way: it gets a row in the journal."""
 
@@ -49,7 +51,7 @@ class Trajectory(msgspec.Struct, gc=False):
     def row(self) -> TrajectoryRow:
         return TrajectoryRow(
             self.uid, self.traj_uid, self.attempt, self.version_tag, self.state, self.engine, self.rows, self.spans, self.hops_done,
-            *self.judged,
+            *self.judged, self.reason,
         )  # fmt: skip
 
 
@@ -73,11 +75,18 @@ class Group(msgspec.Struct, gc=False):
     detail: str = ""
     rows: int = 0
     """Stored leaf rows, once it is trained or dropped."""
+    trained_rows: int = 0
+    """Those that were trained: its filters may have left a part."""
     judged: tuple[int, int] = (0, 0)
     """Tries and passes: where an operator judges the whole group, and of all that was judged of it once it is trained or dropped."""
     tally: Tally | None = None
     """What it counts for, once it is trained or dropped."""
     is_touched: bool = False
+
+    @property
+    def left(self) -> list[Trajectory]:
+        """What its filters have left of it: all that is trained."""
+        return [trajectory for trajectory in self.trajectories if trajectory.state != "dropped"]
 
     def row(self, timeline: int) -> GroupRow:
         sums = (self.tally.landed, self.tally.unfinished, self.tally.tokens) if self.tally else (0, 0, 0)

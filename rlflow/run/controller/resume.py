@@ -39,6 +39,7 @@ def resume(config: Config, books: Books) -> State:
         batches=list(books.batches.values()),
         evaluations=list(books.evaluations.values()),
         hops=newest.hops,
+        least_left=newest.least_left,
     )
     covered = [row for row in books.groups.values() if _is_covered(row, checkpoint)]
     _count(state, books, covered)
@@ -91,4 +92,5 @@ def _trajectory(row: TrajectoryRow) -> Trajectory:
     return Trajectory(
         row.uid, row.traj_uid, row.attempt, state=row.state, engine=row.engine, version_tag=row.version_tag, spans=row.spans,
         rows=row.rows, hops_done=row.hops_done, judged=(row.tries, row.passes),
+        reason=row.reason,
     )  # fmt: skip

@@ -81,6 +81,7 @@ def _records(state: State) -> Records:
         batches=[BatchRow(batch.id.timeline, batch.id.batch, "trained", batch.groups) for batch in formed],
         evaluations=state.scored + [EvaluationRow(due, "due", state.timeline) for due in (*under_way, *state.evaluations_due)],
         hops=tuple(hop.operator for hop in state.config.hops),
+        least_left=state.config.least_left,
     )
 
 
@@ -97,5 +98,5 @@ def _forget_rows(state: State, live: dict[int, Group]) -> None:
     """Of trajectories that start again in groups that stay."""
     for uid in live.keys() & state.groups.keys():
         for before, now in zip(live[uid].trajectories, state.groups[uid].trajectories, strict=True):
-            if before.state == "landed" and now.state == "queued":
+            if before.state in ("landed", "dropped") and now.state == "queued":
                 state.emit(Abort(before.id))

@@ -3,6 +3,7 @@
 Landed ──→ operators per trajectory, at once ──→ all n? operators per group ──→ ready
 Failed ──→ attempt + 1 ──→ too many? the group is dropped whole, never shipped short
 Ran(drop) ──→ the group is dropped; its seat is refilled by admission
+Ran(left) ──→ those of its trajectories that a filter does not leave are dropped; the group goes on with the others
 """
 
 from __future__ import annotations
@@ -66,8 +67,17 @@ def ran(state: State, event: Ran) -> bool:
     else:
         group.hops_done += 1
         state.touch(group)
+        _drop_others(state, group, event)
         _pass_group(state, group)
     return True
+
+
+def _drop_others(state: State, group: Group, event: Ran) -> None:
+    """A filter takes the group apart: what it does not leave keeps its rows in their files, for a rollback."""
+    for trajectory in group.left if event.left else ():
+        if trajectory.traj_uid not in event.left:
+            trajectory.state, trajectory.reason = "dropped", event.operator
+            state.touch(trajectory)
 
 
 def _note_judged(group: Group, event: Ran) -> None:
@@ -184,8 +194,8 @@ def run_hops(state: State) -> None:
 
 
 def is_scored(config: Config, trajectory: Trajectory) -> bool:
-    """Landed, and every operator per trajectory has returned."""
-    return trajectory.state == "landed" and trajectory.hops_done == len(config.trajectory_hops)
+    """Landed, whatever a filter then made of it, and every operator per trajectory has returned."""
+    return trajectory.state in ("landed", "dropped") and trajectory.hops_done == len(config.trajectory_hops)
 
 
 def live_trajectory(state: State, trajectory: TrajectoryId) -> Trajectory | None:

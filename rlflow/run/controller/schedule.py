@@ -67,6 +67,8 @@ class Config:
     seed: int = 0
     """Of the order of the data: tells which row a uid is."""
     hops: tuple[Hop, ...] = ()
+    least_left: int = 0
+    """The fewest trajectories of a group that its filters leave; 0: all n or none."""
     eval_every: int = 0
     """Evaluate versions that this divides, and the last one; 0: never."""
     keep_best: bool = False
@@ -133,7 +135,7 @@ class Config:
         positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts",
                     "max_uncovered_rows", "covered_at_once")  # fmt: skip
         others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "epochs", "eval_every", "save_every", "max_drops",
-                  "engine_restarts", "trainer_restarts", "restart_delay")  # fmt: skip
+                  "least_left", "engine_restarts", "trainer_restarts", "restart_delay")  # fmt: skip
         for name in (*positive, *others):
             low = 1 if name in positive else 0
             if getattr(self, name) < low:

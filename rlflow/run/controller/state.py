@@ -160,7 +160,7 @@ class State:
         config = self.config
         hops = tuple(hop.operator for hop in config.hops)
         sizes = (config.n, config.groups_per_batch, config.max_lag, config.last)
-        self.journal.append(TimelineRow(self.timeline, self.published, *sizes, hops, config.policy))
+        self.journal.append(TimelineRow(self.timeline, self.published, *sizes, hops, config.policy, config.least_left))
         self.journal_counters()
 
     def journal_counters(self) -> None:

@@ -40,7 +40,7 @@ class Tally:
                 landed += 1
                 for span in trajectory.spans:
                     tokens += span.end - span.start
-            elif trajectory.tries:
+            elif trajectory.tries and trajectory.state != "dropped":
                 unfinished += 1
         return cls(1, landed, unfinished, tokens, tries, passes)
 
@@ -69,12 +69,12 @@ class Tally:
 
 
 def judged(group: Group) -> tuple[int, int]:
-    """Tries and passes of a group that was judged before it boards; (0, 0): not judged yet."""
+    """Tries and passes of a group that was judged before it boards; (0, 0): not judged yet. What filters took out of it counts."""
     if group.judged[0]:
         return group.judged
     tries = passes = 0
     for trajectory in group.trajectories:
-        if trajectory.state == "landed":
+        if trajectory.state in ("landed", "dropped"):
             tries += trajectory.judged[0]
             passes += trajectory.judged[1]
     return tries, passes

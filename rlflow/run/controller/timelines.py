@@ -32,6 +32,8 @@ class Records:
     evaluations: Sequence[EvaluationRow]
     hops: tuple[str, ...]
     """Operators before boarding that were run on the groups, in order."""
+    least_left: int = 0
+    """The fewest trajectories that they left of a group; 0: all."""
 
 
 def rewind(state: State, records: Records, checkpoint: int) -> None:
@@ -51,14 +53,16 @@ def what_is_kept(group: Group, *, checkpoint: int, attempt: int, same_hops: bool
     """The group as it was at the checkpoint; None: it was not there, its rows belong to a timeline that died.
 
     A trajectory keeps its rows if no token of it is of a later version, and starts again as ``attempt`` otherwise. What operators made of
-    the group stays if all its trajectories do, and they are the operators of now.
+    the group stays if all its trajectories do, and they are the operators of now; which of them its filters left is part of that.
     """
     if group.tag > checkpoint:
         return None
     trajectories = [_kept_or_fresh(trajectory, checkpoint, attempt, same_hops) for trajectory in group.trajectories]
-    landed = sum(trajectory.state == "landed" for trajectory in trajectories)
+    landed = sum(trajectory.state != "queued" for trajectory in trajectories)
     is_whole = landed == len(trajectories)
     hops_done = group.hops_done if is_whole and same_hops else 0
+    for trajectory in trajectories if not hops_done else ():
+        _take_back(trajectory)
     judged = group.judged if hops_done else (0, 0)
     return Group(group.uid, group.tag, trajectories, "landed" if is_whole else "running", landed, hops_done=hops_done, judged=judged)
 
@@ -82,19 +86,25 @@ def _goes_first(group: Group) -> tuple[int, int, int]:
 
 
 def _kept_or_fresh(trajectory: Trajectory, checkpoint: int, attempt: int, same_hops: bool) -> Trajectory:
-    if trajectory.state != "landed" or any(span.version > checkpoint for span in trajectory.spans):
+    if trajectory.state not in ("landed", "dropped") or any(span.version > checkpoint for span in trajectory.spans):
         return Trajectory(trajectory.uid, trajectory.traj_uid, attempt)
     return Trajectory(
-        trajectory.uid, trajectory.traj_uid, trajectory.attempt, state="landed", engine=trajectory.engine,
+        trajectory.uid, trajectory.traj_uid, trajectory.attempt, state=trajectory.state, engine=trajectory.engine,
         version_tag=trajectory.version_tag, spans=trajectory.spans, rows=trajectory.rows,
-        hops_done=trajectory.hops_done if same_hops else 0, judged=trajectory.judged,
+        hops_done=trajectory.hops_done if same_hops else 0, judged=trajectory.judged, reason=trajectory.reason,
     )  # fmt: skip
+
+
+def _take_back(trajectory: Trajectory) -> None:
+    """The filters of its group run again."""
+    if trajectory.state == "dropped":
+        trajectory.state, trajectory.reason = "landed", ""
 
 
 def _put_back(state: State, records: Records) -> None:
     """The groups that are kept are live again, the others pending."""
     config = state.config
-    same_hops = records.hops == tuple(hop.operator for hop in config.hops)
+    same_hops = (records.hops, records.least_left) == (tuple(hop.operator for hop in config.hops), config.least_left)
     kept: list[Group] = []
     for group in records.groups:
         found = what_is_kept(group, checkpoint=state.published, attempt=state.attempt_floor, same_hops=same_hops)

@@ -40,7 +40,7 @@ def trained(state: State, event: Trained) -> bool:
     passed = {uid: (tries, passes) for uid, tries, passes in event.passed}
     for uid in batch.groups:
         group = state.groups[uid]
-        group.state = "trained"
+        group.state, group.trained_rows = "trained", sum([trajectory.rows for trajectory in group.left])
         kept(state, group, batch.id.batch + 1, passed.get(uid, (0, 0)))
         set_aside(state, group, batch.id.batch + 1)
     state.totals.trained_rows += batch.rows
@@ -67,12 +67,12 @@ def group_failed(state: State, event: GroupFailed) -> bool:
     if batch is None or batch.id != event.batch or event.uid not in batch.groups:
         return False
     group = state.groups[event.uid]
-    gone = gaps(group.trajectories, batch.id.batch)
+    gone = gaps(group.left, batch.id.batch)
     state.training = Batch(
         id=batch.id,
         groups=tuple(uid for uid in batch.groups if uid != event.uid),
         trajectories=tuple(trajectory for trajectory in batch.trajectories if trajectory.uid != event.uid),
-        rows=batch.rows - sum(trajectory.rows for trajectory in group.trajectories),
+        rows=batch.rows - sum(trajectory.rows for trajectory in group.left),
         staleness=dict(Counter(batch.staleness) - gone),
     )
     state.totals.staleness.subtract(gone)

@@ -26,7 +26,7 @@ FILE = "history.jsonl"
 SEAL = b',"seal":'
 
 
-class Timeline(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"):
+class Timeline(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind", omit_defaults=True):
     """version: of the checkpoint that it began at: batches from it on, and drops by later versions, are undone."""
 
     timeline: int
@@ -34,14 +34,18 @@ class Timeline(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"):
     n: int
     max_lag: int
     policy: str
+    least_left: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, tag="trained", tag_field="kind"):
-    """groups: (uid, trajectories that were trained, oldest version that sampled a token of them; -1: not known)."""
+    """groups: (uid, trajectories that were trained, oldest version that sampled a token of them; -1: not known).
+
+    A fourth number, where there is one: the trajectories that filters took out of the group.
+    """
 
     timeline: int
     batch: int
-    groups: tuple[tuple[int, int, int], ...]
+    groups: tuple[tuple[int, ...], ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
@@ -87,7 +91,7 @@ class History:
         if any(type(change) is Finished for change in changes):
             os.fsync(self._fd)
 
-    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None:
+    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, ...]]) -> None:
         """A batch was trained; told before the event is decided."""
         self._append([Trained(timeline, batch, tuple(groups))])
 
@@ -154,13 +158,19 @@ def _missing(books: Books, lines: Sequence[Line]) -> Iterator[Line]:
             yield _drop(row)
 
 
-def _group(books: Books, uid: int) -> tuple[int, int, int]:
+def _group(books: Books, uid: int) -> tuple[int, ...]:
     rows = books.trajectories.get(uid, {}).values()
-    return uid, len(rows), min((span.version for row in rows for span in row.spans), default=-1)
+    left = [row for row in rows if row.state != "dropped"]
+    return trained_group(uid, len(left), min((span.version for row in left for span in row.spans), default=-1), len(rows) - len(left))
+
+
+def trained_group(uid: int, trajectories: int, oldest: int, taken_out: int) -> tuple[int, ...]:
+    """As a line of a trained batch tells it."""
+    return (uid, trajectories, oldest, taken_out) if taken_out else (uid, trajectories, oldest)
 
 
 def _timeline(row: TimelineRow) -> Line:
-    return Timeline(row.timeline, row.version, row.n, row.max_lag, row.policy)
+    return Timeline(row.timeline, row.version, row.n, row.max_lag, row.policy, row.least_left)
 
 
 def _drop(row: GroupRow) -> Line:

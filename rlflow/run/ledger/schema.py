@@ -74,6 +74,10 @@ MIGRATIONS = {
         for table, columns in (("groups", SUMS), ("totals", SUMS), ("trajectories", ("tries", "passes")))
         for column in columns
     ),
+    4: """
+        ALTER TABLE trajectories ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+        ALTER TABLE timelines ADD COLUMN least_left INTEGER NOT NULL DEFAULT 0
+    """,
 }
 VERSION = 1 + len(MIGRATIONS)
 

@@ -97,7 +97,7 @@ class Ledger:
             self.close()
             raise
 
-    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, int, int]]) -> None:
+    def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, ...]]) -> None:
         """Every worker has finished this batch; said before the event of it is decided.
 
         groups: of what was really trained: (uid, trajectories, oldest version that sampled a token of them; -1: not known).

@@ -58,8 +58,8 @@ def _plain(change: msgspec.Struct) -> Row:
 
 def _trajectory(change: TrajectoryRow) -> Row:
     c = change
-    values = (c.uid, c.traj_uid, c.attempt, c.version_tag, c.state, c.engine, c.rows, _spans(c.spans), c.hops_done, c.tries, c.passes)
-    return (*values, seal(values))
+    begin = (c.uid, c.traj_uid, c.attempt, c.version_tag, c.state, c.engine, c.rows)
+    return sealed(*begin, _spans(c.spans), c.hops_done, c.tries, c.passes, c.reason)
 
 
 def _spans(spans: tuple[Span, ...]) -> str:
@@ -72,7 +72,7 @@ def _json(value: Any) -> str:
 
 def _timeline(change: TimelineRow) -> Row:
     c = change
-    return sealed(c.timeline, c.version, c.n, c.groups_per_batch, c.max_lag, c.last, _json(c.hops), c.policy)
+    return sealed(c.timeline, c.version, c.n, c.groups_per_batch, c.max_lag, c.last, _json(c.hops), c.policy, c.least_left)
 
 
 STREAMED: dict[type, tuple[str, Callable[[Any], Row]]] = {
@@ -141,14 +141,14 @@ def load_history(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _trajectory_row(*row: Any) -> TrajectoryRow:
-    *before, spans, hops_done, tries, passes = row
-    values: list[Any] = [*before, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done, tries, passes]
+    *before, spans, hops_done, tries, passes, reason = row
+    values: list[Any] = [*before, tuple(Span(*span) for span in msgspec.json.decode(spans)), hops_done, tries, passes, reason]
     return TrajectoryRow(*values)
 
 
 def _timeline_row(*row: Any) -> TimelineRow:
-    *others, hops, policy = row
-    values: list[Any] = [*others, tuple(msgspec.json.decode(hops)), policy]
+    *others, hops, policy, least_left = row
+    values: list[Any] = [*others, tuple(msgspec.json.decode(hops)), policy, least_left]
     return TimelineRow(*values)
 
 

@@ -127,6 +127,11 @@ TABLES = [
     ("UPDATE groups SET state = 'running' WHERE uid = 4", "what was trained or dropped is so in the ledger", "says: running, batch 1"),
     ("UPDATE groups SET state = 'dropped', reason = 'x' WHERE uid = 5", "a row that is over has its line", "prompt 5 is dropped x"),
     ("UPDATE groups SET reason = '' WHERE uid = 6", "a drop has a reason", "prompt 6 (table groups)"),
+    ("UPDATE trajectories SET state = 'dropped' WHERE uid = 5", "a drop has a reason", "trajectory 5.0 (table trajectories)"),
+    ("UPDATE trajectories SET reason = 'x' WHERE uid = 5", "a drop has a reason", "trajectory 5.1 (table trajectories)"),
+    ("UPDATE trajectories SET state = 'dropped', reason = 'f' WHERE uid = 4 AND traj_uid = 1",
+     "what was taken out of a group is so in the ledger", "prompt 4 (line 4): 0 trajectories were taken out, in the ledger 1"),
+    ("UPDATE timelines SET least_left = 1", "timelines are those of the history", "timeline 0"),
     ("UPDATE groups SET batch = 3 WHERE uid = 4", "a consumed group is in its batch", "prompt 4, batch 3: of the group only"),
     ("UPDATE groups SET version = 3 WHERE uid = 6", "what was trained or dropped is so in the ledger", "version 3 attempts"),
     ("UPDATE groups SET tag = 3 WHERE uid = 7", "no group is of a version that was never made", "prompt 7 has tag 3, published is 2"),
@@ -179,6 +184,7 @@ HISTORY: list[tuple[str, Callable[[list[Any]], object], str, str]] = [
     ("another prompt", lambda lines: lines[3]["groups"][0].__setitem__(0, 9), "a row that is over has its line", "prompt 3 is trained"),
     ("a prompt of another batch", lambda lines: lines[3]["groups"].append([0, 2, 1]), "a prompt is trained or dropped once", "prompt 0"),
     ("a trajectory less", lambda lines: lines[1]["groups"][0].__setitem__(1, 1), "no group is trained short", "prompt 0 (line 2)"),
+    ("one taken out", lambda lines: lines[1]["groups"].__setitem__(0, [0, 1, 0, 1]), "no group is trained short", "1 and leave all"),
     ("an old token", lambda lines: lines[0].update(max_lag=0), "no trained token is older than max_lag", "prompt 3 (line 4) has tokens of"),
     ("no reason", lambda lines: lines[2].update(reason=""), "a drop has a reason", "prompt 2 (line 3)"),
     ("another reason", lambda lines: lines[2].update(reason="x"), "counts are those of the lines", "dropped stale: 1 in the ledger, 0"),
@@ -214,6 +220,31 @@ def test_a_line_that_is_not_the_one_that_was_written_is_found_by_its_seal(run: P
 def test_every_rule_finds_something(run: Path) -> None:
     tried = {rule for _, rule, _ in TABLES} | {rule for _, _, rule, _ in HISTORY}
     assert [rule for rule in RULES if not any(rule.startswith(one) for one in tried)] == []
+
+
+def remainder(folder: Path, least_left: int) -> Path:
+    """Batch 0 trains two of the three trajectories of prompt 0, batch 1 has two of prompt 1; filters leave so many at least."""
+    ledger = Ledger.create(folder)
+    ledger.commit([TimelineRow(0, 0, 3, 1, 1, 9, ("keep",), "wait", least_left), Counters(0, 0, 0, -1)])
+    ledger.trained(0, 0, [(0, 2, 0, 1)])
+    rows = [TrajectoryRow(uid, i, 0, 0, "landed", "e", 1, span(0), 0) for uid in (0, 1) for i in (0, 2)]
+    rows += [TrajectoryRow(uid, 1, 0, 0, "dropped", "e", 1, span(0), 0, 0, 0, "keep") for uid in (0, 1)]
+    ledger.commit([GroupRow(0, 0, "trained", 0, 0, 1, 1), BatchRow(0, 0, "trained", (0,)), GroupRow(1, 0, "consumed", 1, 0, 1), *rows])
+    ledger.commit([BatchRow(0, 1, "training", (1,))])
+    ledger.close()
+    return folder
+
+
+def test_a_group_is_trained_with_what_its_filters_leave(tmp_path: Path) -> None:
+    assert audit(remainder(tmp_path, 2)).faults == ()
+
+
+def test_a_group_of_which_less_is_left_than_declared_is_told(tmp_path: Path) -> None:
+    assert [fault.place for fault in audit(remainder(tmp_path, 3)).faults] == [
+        "prompt 0 (line 2) was trained with 2 of 3 trajectories, filters took out 1 and leave at least 3",
+        "prompt 0 is trained with 2 trajectories, filters leave 3",
+        "prompt 1 is consumed with 2 trajectories, filters leave 3",
+    ]
 
 
 def test_a_drop_by_a_version_that_was_gone_back_behind_does_not_count(run: Path) -> None:

@@ -355,8 +355,8 @@ def test_a_file_of_the_first_version_is_migrated_and_written_on(tmp_path: Path) 
     assert read_books(tmp_path).timelines == {0: OLDER[0], 1: TimelineRow(1, 1, 2, 2, 1, 9, policy="drop")}
 
 
-OLD_FILES = {1: ("ledger_v1.sqlite", None), 2: ("ledger_v2.sqlite", "ledger_v3.jsonl"), 3: ("ledger_v3.sqlite", "ledger_v3.jsonl")}
-"""Of each older version a file, and the history beside it (that of version 2 is the same as that of version 3); version 1 had none."""
+OLD_FILES = {1: ("ledger_v1.sqlite", None)} | {version: (f"ledger_v{version}.sqlite", "ledger_v3.jsonl") for version in (2, 3, 4)}
+"""Of each older version a file, and the history beside it (that of version 3 is the same as those of 2 and 4); version 1 had none."""
 
 
 def old_run(folder: Path, version: int) -> None:
@@ -370,7 +370,7 @@ def test_there_is_a_file_of_each_older_version() -> None:
     assert sorted(OLD_FILES) == list(range(1, ledger_schema.VERSION))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_an_older_file_with_a_history_passes_the_audit_and_goes_on(tmp_path: Path, version: int) -> None:
     """36 prompts were trained in 18 batches, 30 of them are covered, when it was killed."""
     old_run(tmp_path, version)

@@ -1,0 +1,85 @@
+"""A filter that leaves a part of a group: what the controller forms its batch of, and what a rollback or a resume makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rlflow.run.controller import events as ev
+from rlflow.run.controller.books import Books
+from rlflow.run.controller.decide import decide
+from rlflow.run.controller.ids import BatchId, GroupId, Span, TrajectoryId
+from rlflow.run.controller.journal import Change, Counters, GroupRow, SavedRow, TimelineRow, TrajectoryRow
+from rlflow.run.controller.resume import resume
+from rlflow.run.controller.schedule import Config, Hop
+from rlflow.run.controller.state import State
+
+HOPS = (Hop("keep", "group"), Hop("advantage", "group"))
+CONFIG = Config(n=3, groups_per_batch=1, max_lag=1, last=9, engines=("e",), hops=HOPS, least_left=2)
+
+
+def landed(traj_uid: int, version: int = 5) -> TrajectoryRow:
+    return TrajectoryRow(7, traj_uid, 0, 5, "landed", "e", 1 + traj_uid, (Span(version, 0, 4),), 0)
+
+
+def resumed(*rows: Change, config: Config = CONFIG, least_left: int = 2) -> State:
+    """From the checkpoint of version 5, on timeline 1; prompt 7 is the only one that is live."""
+    books = Books()
+    books.apply([TimelineRow(0, 0, 3, 1, 1, 9, ("keep", "advantage"), "wait", least_left), Counters(7, 0, 0, -1), SavedRow(0, 5), *rows])
+    return resume(config, books)
+
+
+def filtered() -> State:
+    """The filter has just left trajectories 0 and 2."""
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 0), landed(0), landed(1), landed(2))
+    decide(state, ev.RunStarted())
+    decide(state, ev.WorkersUp(1))
+    decide(state, ev.Ran("keep", GroupId(1, 7), left=(0, 2)))
+    return state
+
+
+def test_the_batch_is_of_what_is_left() -> None:
+    state = filtered()
+    trained = [a for a in decide(state, ev.Ran("advantage", GroupId(1, 7))) if isinstance(a, ev.Train)]
+    assert trained == [ev.Train(BatchId(1, 5), (7,), (TrajectoryId(7, 0, 0), TrajectoryId(7, 2, 0)))]
+    assert state.training is not None
+    assert (state.training.rows, state.training.staleness) == (1 + 3, {0: 8})
+
+
+def test_what_is_taken_out_is_in_the_ledger_with_its_filter() -> None:
+    rows = [change for change in filtered().journal if isinstance(change, TrajectoryRow)]
+    assert [(row.traj_uid, row.state, row.reason) for row in rows] == [(1, "dropped", "keep")]
+
+
+def test_a_rollback_keeps_what_was_left_and_counts_the_rows_that_were_trained() -> None:
+    state = filtered()
+    decide(state, ev.Ran("advantage", GroupId(1, 7)))
+    decide(state, ev.Trained(BatchId(1, 5)))
+    assert state.totals.trained_rows == 4
+    decide(state, ev.TrainerDown("actor", 1, "killed"))
+    assert [t.state for t in state.groups[7].trajectories] == ["landed", "dropped", "landed"]
+    assert (state.groups[7].state, state.totals.trained_rows) == ("ready", 0)
+
+
+def test_a_resume_keeps_what_was_left() -> None:
+    out = TrajectoryRow(7, 1, 0, 5, "dropped", "e", 2, (Span(5, 0, 4),), 0, 0, 0, "keep")
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 1), landed(0), out, landed(2))
+    assert [(t.state, t.reason) for t in state.groups[7].trajectories] == [("landed", ""), ("dropped", "keep"), ("landed", "")]
+    decide(state, ev.RunStarted())
+    assert [a.operator for a in decide(state, ev.WorkersUp(1)) if isinstance(a, ev.Run)] == ["advantage"]
+
+
+@pytest.mark.parametrize(
+    ("config", "least_left", "version"),
+    [
+        pytest.param(replace(CONFIG, hops=HOPS[::-1]), 2, 5, id="other operators"),
+        pytest.param(CONFIG, 1, 5, id="another declaration"),
+        pytest.param(CONFIG, 2, 6, id="a sibling is sampled anew"),
+    ],
+)
+def test_a_resume_takes_back_what_a_filter_said_of_another_group(config: Config, least_left: int, version: int) -> None:
+    out = TrajectoryRow(7, 1, 0, 5, "dropped", "e", 2, (Span(5, 0, 4),), 0, 0, 0, "keep")
+    state = resumed(GroupRow(7, 5, "ready", -1, 0, 2), landed(0), out, landed(2, version), config=config, least_left=least_left)
+    group = state.groups[7]
+    assert (group.trajectories[1].state, group.trajectories[1].reason, group.hops_done) == ("landed", "", 0)
