@@ -27,7 +27,8 @@ class Options:
 
     name: of its folder under `root`, default PIPELINE-TIME. seed: of the tiny model, the order of the data and every sample.
     steps: batches to train; the data is gone through again, in another order, when it ends.
-    save_every: a checkpoint every so many steps, 0 = only the last. keep: so many of the newest ones stay, 0 = all.
+    save_every: a checkpoint every so many steps, 0 = only the last; one more wherever 500,000 rows have piled up since the one before.
+    keep: so many of the newest ones stay, 0 = all.
     keep_best: versions that are evaluated are saved too, and the one with the highest score stays.
     watermark: most trajectories in flight, 0 = as many as the staleness bound lets in, fewer while the trainer is slower.
     queue: batches formed ahead of the one in training. oversample: prompts sampled beyond the seats of batches; the excess is dropped.

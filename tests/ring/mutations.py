@@ -83,7 +83,7 @@ MUTATIONS = (
     Mutation("pending prompts are not drawn again", "dispatch", "    if state.pending:", "    if False:"),
     Mutation("an engine under evaluation is synced", "fleet", "            if engine.evaluation is None:", "            if True:"),
     Mutation("a verdict of a dead timeline is heard", "rollout", "or unit.timeline != state.timeline", "or False"),
-    Mutation("room that appears is not seen", "fleet", "event.capacity\n    state.routing.offer(engine)", "event.capacity"),
+    Mutation("room that appears is not seen", "fleet", "event.capacity)\n    state.routing.offer(engine)", "event.capacity)"),
 )
 
 

@@ -27,7 +27,10 @@ class Member:
     versions: list[int] = field(default_factory=list)
     """Those that sampled this attempt, in order."""
     hops: int = 0
-    tries: int = 0
+    failures: int = 0
+    """Failed attempts."""
+    losses: int = 0
+    """Attempts whose engine went down."""
     turn: int = 0
     asked: bool = False
     """A turn ended and the next one was not asked for yet."""
@@ -77,6 +80,8 @@ class Accounts:
         self.sent: set[TrajectoryId] = set()
         """Every attempt ever made, on all timelines."""
         self.source_end: int | None = None
+        self.drawn = origin.uid
+        """Prompts below were drawn, on whatever timeline."""
         self.trained_in: dict[int, tuple[int, ...]] = {}
         """Batch -> uids, on the surviving timeline."""
         self.due: dict[int, int | None] = {}
@@ -138,6 +143,7 @@ class Accounts:
     # -- what happens
 
     def draw(self, uid: int) -> None:
+        self.drawn = max(self.drawn, uid + 1)
         self.prompts[uid] = Prompt(uid, self.published, [Member() for _ in range(self.config.n)])
 
     def drop(self, uid: int) -> None:
@@ -158,9 +164,8 @@ class Accounts:
             self.due[due] = version
 
     def end_source(self) -> None:
-        """There is no prompt beyond those drawn so far; told again on a shorter timeline, it means what it meant before."""
-        drawn = max(self.prompts, default=self.origin.uid - 1) + 1
-        self.source_end = drawn if self.source_end is None else max(self.source_end, drawn)
+        """There is no prompt beyond those drawn so far, on timelines that died too."""
+        self.source_end = self.drawn
 
     def copy(self) -> Accounts:
         """One that can be taken back without this one."""
@@ -203,7 +208,7 @@ def _keep(prompt: Prompt, version: int, same_hops: bool) -> None:
     """Its tag stays, and the rows that only versions up to the checkpoint sampled; what operators made of them, if they are the same."""
     prompt.state, prompt.batch, prompt.version = "waiting", -1, -1
     for member in prompt.members:
-        member.tries = 0
+        member.failures = member.losses = 0
         if member.state != "landed" or max(member.versions) > version:
             member.queue()
             prompt.hops = 0

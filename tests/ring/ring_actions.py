@@ -55,12 +55,11 @@ def dispatch(ring: Ring, action: ev.Dispatch) -> None:
     assert (prompt.tag, trajectory.uid, trajectory.traj_uid) == min(accounts.queued()), "not the oldest first"
     member = accounts.member(trajectory)
     assert member.state == "queued"
-    assert member.tries < ring.config.max_attempts
+    assert max(member.failures, member.losses) < ring.config.max_attempts
     assert trajectory not in accounts.sent, "an attempt is made twice"
     assert trajectory.attempt >= accounts.origin.attempt
     accounts.sent.add(trajectory)
     member.state, member.attempt, member.tag, member.versions = "running", trajectory.attempt, accounts.published, [accounts.published]
-    member.tries += 1
     host.running[trajectory] = None
 
 
@@ -89,6 +88,7 @@ def abort(ring: Ring, action: ev.Abort) -> None:
     prompt = ring.accounts.prompts.get(trajectory.uid)
     if prompt is not None and prompt.members[trajectory.traj_uid].attempt == trajectory.attempt:
         if prompt.members[trajectory.traj_uid].state == "running":
+            prompt.members[trajectory.traj_uid].failures += 1
             ring.give_up(trajectory)
         assert prompt.members[trajectory.traj_uid].state == "queued"
     ring.take_off(trajectory)
@@ -188,7 +188,7 @@ def drop(ring: Ring, action: ev.Drop) -> None:
     ring.runs = dict.fromkeys(key for key in ring.runs if key[1].uid != uid)  # type: ignore[union-attr]
 
 
-REASONS = {"attempts", "oversampled", "stale", "remainder", "batch"}
+REASONS = {"attempts", "engine", "oversampled", "stale", "remainder", "batch"}
 
 
 def recycle(ring: Ring, action: ev.Recycle) -> None:

@@ -43,6 +43,13 @@ class Host:
     running: dict[TrajectoryId, None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Room:
+    """An engine that takes nothing may take something again."""
+
+    engine: str
+
+
 class Ring:
     def __init__(self, config: Config, origin: Origin | None = None) -> None:
         self.accounts = Accounts(config, origin or Origin())
@@ -205,6 +212,7 @@ class Ring:
         host = self.hosts[name]
         host.up, host.held = False, None
         for trajectory in list(host.running):
+            self.accounts.member(trajectory).losses += 1
             self.give_up(trajectory)
         self.syncs.pop(name, None)
         self.evaluations = {evaluation: dues for evaluation, dues in self.evaluations.items() if evaluation.engine != name}
@@ -217,6 +225,7 @@ class Ring:
 
     def fail(self, trajectory: TrajectoryId) -> None:
         self.take_off(trajectory)
+        self.accounts.member(trajectory).failures += 1
         self.accounts.member(trajectory).queue()
         self.feed(ev.Failed(trajectory, "the environment crashed"))
 
@@ -260,6 +269,8 @@ class Ring:
             del self.syncs[subject.engine]  # type: ignore[union-attr]
         elif kind == "engine start":
             self.starts.pop(str(subject))
+            self.lose(str(subject))
+        elif kind == "engine room":
             self.lose(str(subject))
         elif kind == "evaluation":
             del self.evaluations[subject]  # type: ignore[arg-type]
@@ -338,6 +349,7 @@ class Ring:
         waits += [self.syncs[name] for name in sorted(self.syncs)]
         waits += [*sorted(self.evaluations), *sorted(self.saves), *sorted(self.starts)]
         waits += [self.training] * (self.training is not None)
+        waits += [Room(name) for name in up(self) if not self.hosts[name].capacity]
         return waits + ["workers"] * (not self.workers_up)
 
     def answer(self, wait: Any, capacity: int = 2) -> None:
@@ -354,6 +366,8 @@ class Ring:
             self.save(wait)
         elif isinstance(wait, ev.Train):
             self.train()
+        elif isinstance(wait, Room):
+            self.change_capacity(wait.engine, capacity)
         elif wait == "workers":
             self.come_up()
         else:
@@ -373,6 +387,8 @@ class Ring:
             self.fail_save(wait)
         elif isinstance(wait, ev.Train) or wait == "workers":
             self.workers_die()
+        elif isinstance(wait, Room):
+            self.run_out(f"engine room {wait.engine}")
         else:
             self.engine_down(wait)
 

@@ -59,7 +59,7 @@ class Schedules(RuleBasedStateMachine):
             n=n, groups_per_batch=groups_per_batch, max_lag=max_lag, oversample=oversample, policy=policy,
             watermark=min(n * watermark, highest), queue=queue, last=start + batches - 1, prompts=prompts and start + prompts,
             remainder=remainder, hops=hops, eval_every=eval_every, save_every=save_every, engines=names(engines),
-            max_attempts=max_attempts, engine_restarts=5, covered_at_once=covered_at_once,
+            max_attempts=max_attempts, engine_restarts=5, engine_recovery=3, covered_at_once=covered_at_once,
         )  # fmt: skip
         self.ring = Ring(config, Origin(timeline=start, version=start, uid=start, attempt=start))
 
@@ -121,7 +121,7 @@ class Schedules(RuleBasedStateMachine):
         self.ring.engine_down(pick(up(self.ring), number))
 
     @precondition(lambda self: self.is_live() and up(self.ring))
-    @rule(number=Pick, capacity=st.integers(1, 6))
+    @rule(number=Pick, capacity=st.integers(0, 6))
     def capacity_changes(self, number: int, capacity: int) -> None:
         self.ring.change_capacity(pick(up(self.ring), number), capacity)
 

@@ -94,7 +94,7 @@ def workers_up(state: State, event: WorkersUp) -> bool:
 
 
 def source_end(state: State, event: SourceEnd) -> bool:
-    state.source_end = max(state.source_end, state.next_uid)
+    state.source_end = max(state.source_end, state.next_uid, state.drawn)
     state.journal_counters()
     return True
 

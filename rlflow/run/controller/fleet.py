@@ -12,9 +12,10 @@ from __future__ import annotations
 from .evaluation import pin, void
 from .events import EngineDown, EngineUp, Free, Start, Sync, Synced, SyncFailed
 from .ids import SyncId
-from .rollout import abort
+from .rollout import engine_failed
 from .routing import Routing
 from .state import Engine, State
+from .waits import wait_name
 
 __all__ = [
     "engine_down",
@@ -46,7 +47,8 @@ def engine_up(state: State, event: EngineUp) -> bool:
     state.disarm("engine start", engine.name)
     state.rows = event.rows or state.rows
     engine.is_starting = False
-    engine.state, engine.capacity, engine.held, engine.sync_failures = "stale", event.capacity, None, 0
+    engine.state, engine.held, engine.sync_failures = "stale", None, 0
+    _take_capacity(state, engine, event.capacity)
     state.unsynced[engine.name] = None
     return True
 
@@ -63,30 +65,49 @@ def engine_lost(state: State, engine: Engine, why: str) -> None:
     """Fail its trajectories, void its evaluation, start it again while the bound allows."""
     state.totals.engine_deaths += 1
     state.disarm("engine start", engine.name)
+    state.disarm("engine room", engine.name)
     if engine.sync is not None:
         state.disarm("sync", engine.sync)
     engine.state, engine.held, engine.sync, engine.is_starting = "down", None, None, False
     state.unsynced.pop(engine.name, None)
     for trajectory in list(engine.running.values()):
         if engine.running.get((trajectory.uid, trajectory.traj_uid)) is trajectory:  # a sibling's drop may have taken it off
-            abort(state, trajectory, f"engine {engine.name} went down: {why}")
+            engine_failed(state, trajectory, f"engine {engine.name} went down: {why}")
     void(state, engine)
     if state.stops:  # what a stop still waits for needs no engine
         return
-    restarts = engine.start - 1
-    if restarts < state.config.engine_restarts:
-        start(state, engine, state.config.restart_delay * 2.0 ** min(restarts, 10))
+    _start_again(state, engine, why)
+
+
+def _start_again(state: State, engine: Engine, why: str) -> None:
+    """While the bound allows; deaths from before it has served for long do not count any more."""
+    config = state.config
+    if engine.since is not None and state.published - engine.since >= config.engine_recovery:
+        engine.restarts = 0
+    engine.since = None
+    if engine.restarts < config.engine_restarts:
+        start(state, engine, config.restart_delay * 2.0 ** min(engine.restarts, 10))
+        engine.restarts += 1
     else:
-        state.fail(f"engine {engine.name} went down: {why} (restarted {restarts} times, engine_restarts={state.config.engine_restarts})")
+        state.fail(f"engine {engine.name} went down: {why} (restarted {engine.restarts} times, engine_restarts={config.engine_restarts})")
 
 
 def free(state: State, event: Free) -> bool:
     engine = state.engines.get(event.engine)
     if engine is None or engine.state == "down":
         return False
-    engine.capacity = event.capacity
+    _take_capacity(state, engine, event.capacity)
     state.routing.offer(engine)
     return True
+
+
+def _take_capacity(state: State, engine: Engine, capacity: int) -> None:
+    """An engine that takes nothing at all is waited for, by name."""
+    engine.capacity = capacity
+    if capacity > 0:
+        state.disarm("engine room", engine.name)
+    elif wait_name("engine room", engine.name) not in state.armed:
+        state.arm("engine room", engine.name)
 
 
 def make_stale(state: State) -> None:
@@ -103,6 +124,7 @@ def forget_weights(state: State, engine: Engine) -> None:
     """A timeline begins: what the engine holds may be of one that died, what it runs is nobody's."""
     engine.running.clear()
     engine.sync, engine.held, engine.evaluation, engine.sync_failures = None, None, None, 0
+    engine.since = None
     if engine.state != "down":
         engine.state = "stale"
         state.unsynced[engine.name] = None
@@ -128,6 +150,7 @@ def synced(state: State, event: Synced) -> bool:
         return False
     state.disarm("sync", event.sync)
     engine.sync, engine.held, engine.sync_failures = None, event.sync.version, 0
+    engine.since = engine.held if engine.since is None else engine.since
     engine.state = "serving" if engine.held == state.published else "stale"
     state.routing.offer(engine)
     pin(state, engine)

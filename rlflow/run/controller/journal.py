@@ -142,6 +142,8 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, tag="counters", gc=
     """Newest version that was scored."""
     source_end: int = -1
     """Uids below this number exist; -1: the source has not ended."""
+    drawn: int = 0
+    """Uids below this number were drawn on a timeline before this one."""
 
 
 Change = GroupRow | TrajectoryRow | BatchRow | EvaluationRow | TimelineRow | SavedRow | Pending | Finished | PassRate | Counters

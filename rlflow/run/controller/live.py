@@ -28,6 +28,8 @@ class Trajectory(msgspec.Struct, gc=False):
     attempt: int
     tries: int = 0
     """Attempts sent so far: bounded, while ``attempt`` goes on counting across timelines."""
+    losses: int = 0
+    """Those of them whose engine went down: no fault of the trajectory, as a rule, so they have a bound of their own."""
     state: Literal["queued", "running", "landed", "dropped"] = "queued"
     engine: str = ""
     version_tag: int = -1
@@ -74,7 +76,7 @@ class Group(msgspec.Struct, gc=False):
     reason: str = ""
     detail: str = ""
     rows: int = 0
-    """Stored leaf rows, once it is trained or dropped."""
+    """Stored leaf rows, once it is trained or dropped; 1 of a group without any, for it is kept too."""
     trained_rows: int = 0
     """Those that were trained: its filters may have left a part."""
     judged: tuple[int, int] = (0, 0)
@@ -114,6 +116,10 @@ class Engine:
     """Incarnation: 0 before the first Start."""
     is_starting: bool = False
     capacity: int = 0
+    restarts: int = 0
+    """Since it last served for long."""
+    since: int | None = None
+    """The first version that it was found to hold since it came up."""
     held: int | None = None
     """Version that the last probe found; None: unknown."""
     running: dict[tuple[int, int], Trajectory] = field(default_factory=dict)

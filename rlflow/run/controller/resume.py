@@ -60,7 +60,7 @@ def _state_of(config: Config, books: Books, newest: TimelineRow) -> State:
     state.checkpoint = books.saved.version if books.saved else None
     state.highest_attempt = counters.highest_attempt
     state.covered_evaluation = counters.evaluated
-    state.source_end = counters.source_end
+    state.source_end, state.drawn = counters.source_end, counters.drawn
     state.next_uid = max([counters.first_uid, books.finished.stop, *(uid + 1 for uid in books.groups)])
     state.pass_rates.load(books.pass_rates.values())
     state.pending = [uid for uid in books.finished.gaps(counters.first_uid, state.next_uid) if uid not in books.groups]

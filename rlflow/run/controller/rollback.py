@@ -61,8 +61,8 @@ def _too_many(state: State, why: str) -> str:
 
 
 def _disarm_all(state: State) -> None:
-    """Nothing is waited for any more but engines that start."""
-    for armed in [armed for armed in state.armed.values() if armed.kind != "engine start"]:
+    """Nothing is waited for any more but engines that start, or have no room."""
+    for armed in [armed for armed in state.armed.values() if armed.kind not in ("engine start", "engine room")]:
         state.disarm(armed.kind, armed.subject, armed.operator)
 
 

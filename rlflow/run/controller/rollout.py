@@ -17,8 +17,8 @@ from .schedule import Config
 from .state import Group, State, Trajectory
 
 __all__ = [
-    "abort", "drop", "failed", "give_up", "guard_against_dropping_all", "is_scored", "landed", "live_trajectory", "ran", "reject",
-    "run_hops", "set_aside",
+    "abort", "drop", "engine_failed", "failed", "give_up", "guard_against_dropping_all", "is_scored", "landed", "live_trajectory", "ran",
+    "reject", "rows_pile_up", "run_hops", "set_aside",
 ]  # fmt: skip
 
 
@@ -99,21 +99,32 @@ def abort(state: State, trajectory: Trajectory, why: str) -> None:
     attempt_failed(state, trajectory, why)
 
 
+def engine_failed(state: State, trajectory: Trajectory, why: str) -> None:
+    """The engine that ran it is gone."""
+    trajectory.losses += 1
+    abort(state, trajectory, why)
+
+
 def attempt_failed(state: State, trajectory: Trajectory, why: str) -> None:
-    """A running attempt is over without rows: once more, up to the bound; then the group goes whole."""
+    """A running attempt is over without rows: once more, up to the bounds; then the group goes whole."""
     take_off(state, trajectory)
     state.totals.failed_attempts += 1
-    group = state.groups[trajectory.uid]
-    if trajectory.tries < state.config.max_attempts:
+    group, most = state.groups[trajectory.uid], state.config.max_attempts
+    failures = trajectory.tries - trajectory.losses
+    if failures < most and trajectory.losses < most:
         queue_again(state, group, trajectory)
         return
     trajectory.state = "queued"
-    drop(state, group, "attempts", f"trajectory {trajectory.id} failed {trajectory.tries} times, the last time: {why}")
+    if failures < most:
+        drop(state, group, "engine", f"under trajectory {trajectory.id} engines went down {trajectory.losses} times, the last time: {why}")
+    else:
+        drop(state, group, "attempts", f"trajectory {trajectory.id} failed {failures} times, the last time: {why}")
 
 
 def queue_again(state: State, group: Group, trajectory: Trajectory) -> None:
     """A new attempt, all fields reset; the group keeps its tag."""
-    group.trajectories[trajectory.traj_uid] = fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries)
+    fresh = Trajectory(group.uid, trajectory.traj_uid, trajectory.attempt + 1, trajectory.tries, trajectory.losses)
+    group.trajectories[trajectory.traj_uid] = fresh
     if fresh.attempt > state.highest_attempt:
         state.highest_attempt = fresh.attempt
         state.journal_counters()
@@ -159,7 +170,7 @@ def set_aside(state: State, group: Group, version: int) -> None:
     """Trained or dropped at this published version: kept until a checkpoint covers it."""
     del state.groups[group.uid]
     group.version = version
-    group.rows = sum([trajectory.rows for trajectory in group.trajectories])
+    group.rows = sum([trajectory.rows for trajectory in group.trajectories]) or 1
     state.touch(group)
     if version <= state.saved:
         state.covered.append(group.uid)
@@ -172,14 +183,19 @@ def set_aside(state: State, group: Group, version: int) -> None:
 
 
 def _guard_against_keeping_all(state: State, before: int) -> None:
-    """A warning at half of what may be kept, and the end beyond it."""
+    """A warning at half of what may be kept (the next version is saved then, see ``rows_pile_up``), and the end beyond it."""
     bound, now = state.config.max_uncovered_rows, state.uncovered_rows
     kept = f"{now} rows made since the checkpoint of version {state.saved} are kept for a rollback"
     advice = f"save more often ({state.save_failures} saves in a row failed)"
     if now > bound:
         state.fail(f"{kept}, more than max_uncovered_rows={bound}: {advice}")
     elif before <= bound // 2 < now:
-        state.emit(Warn(f"{kept}; the run ends at more than max_uncovered_rows={bound}: {advice}"))
+        state.emit(Warn(f"{kept}; the next version is saved, and the run ends at more than max_uncovered_rows={bound}: {advice}"))
+
+
+def rows_pile_up(state: State) -> bool:
+    """Half of what may be kept is kept, and no save that would end it is under way."""
+    return state.uncovered_rows > state.config.max_uncovered_rows // 2 and not state.saving
 
 
 def run_hops(state: State) -> None:

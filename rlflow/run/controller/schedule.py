@@ -74,9 +74,12 @@ class Config:
     keep_best: bool = False
     """Save versions that are evaluated, too."""
     save_every: int = 0
-    """Save versions that this divides, and the last one; 0: only the last one."""
+    """Save versions that this divides, and the last one; 0: only the last one. Where half of ``max_uncovered_rows`` are kept, the next."""
     max_attempts: int = 3
-    """Attempts a trajectory, then its group is dropped; attempts an evaluation, then the run fails."""
+    """Failed attempts a trajectory, then its group is dropped; so many engines that go down under one, too: it may be what they die of.
+
+    Attempts an evaluation, then the run fails.
+    """
     max_sync_attempts: int = 3
     """Failed syncs of one engine in a row, then the run fails."""
     max_save_attempts: int = 3
@@ -88,7 +91,9 @@ class Config:
     covered_at_once: int = 32
     """Groups that one transition folds into the sums, of those that a checkpoint covers: a large batch holds no event up for long."""
     engine_restarts: int = 5
-    """Restarts of each engine in the run; one more death and the run fails."""
+    """Restarts of each engine, not counting those before it had served for long; one more death and the run fails."""
+    engine_recovery: int = 8
+    """Batches that are trained while an engine serves, then its deaths before do not count any more."""
     trainer_restarts: int = 5
     """Rollbacks without a new checkpoint in between; one more death of a trainer and the run fails."""
     restart_delay: float = 1.0
@@ -133,7 +138,7 @@ class Config:
 
     def _check_sizes(self) -> None:
         positive = ("n", "groups_per_batch", "max_attempts", "max_sync_attempts", "max_save_attempts",
-                    "max_uncovered_rows", "covered_at_once")  # fmt: skip
+                    "max_uncovered_rows", "covered_at_once", "engine_recovery")  # fmt: skip
         others = ("max_lag", "last", "watermark", "oversample", "queue", "prompts", "epochs", "eval_every", "save_every", "max_drops",
                   "least_left", "engine_restarts", "trainer_restarts", "restart_delay")  # fmt: skip
         for name in (*positive, *others):

@@ -49,6 +49,8 @@ class State:
         """Newest version with a durable checkpoint on this timeline; None: the run is where it began."""
         self.next_uid = origin.uid
         """No uid from here on was drawn on this timeline."""
+        self.drawn = origin.uid
+        """Uids below this number were drawn on a timeline before this one."""
         self.pending: list[int] = []
         """Heap of the uids below ``next_uid`` that are neither finished nor live: drawn before on a timeline that died."""
         self.source_end = -1
@@ -164,7 +166,8 @@ class State:
         self.journal_counters()
 
     def journal_counters(self) -> None:
-        self.journal.append(Counters(self.origin.uid, self.attempt_floor, self.highest_attempt, self.covered_evaluation, self.source_end))
+        numbers = (self.attempt_floor, self.highest_attempt, self.covered_evaluation, self.source_end, self.drawn)
+        self.journal.append(Counters(self.origin.uid, *numbers))
 
     def write_journal(self) -> None:
         """The rows of all that this transition changed, then what is covered by now."""

@@ -39,6 +39,7 @@ class Records:
 def rewind(state: State, records: Records, checkpoint: int) -> None:
     """Begin the next timeline at this version. Expects the uids that were pending before in ``state.pending``."""
     evaluated = state.covered_evaluation
+    state.drawn = max(state.drawn, state.next_uid)
     state.begin(state.timeline + 1, checkpoint)
     state.covered_evaluation = evaluated
     state.journal += state.pass_rates.undo(checkpoint)

@@ -2,7 +2,7 @@
 
 retry        the attempt counts as failed: another one, up to its bound
 drop group   the unit got no verdict: its group is dropped with the operator's name
-engine down  it did not come up: as if it had died
+engine down  it did not come up, or takes nothing: as if it had died
 rollback     a trainer hangs: as if it had died
 """
 
@@ -45,7 +45,7 @@ def _operator(state: State, armed: Armed, why: str) -> None:
     reject(state, armed.operator, armed.subject, why)
 
 
-def _engine_start(state: State, armed: Armed, why: str) -> None:
+def _engine(state: State, armed: Armed, why: str) -> None:
     engine_lost(state, state.engines[str(armed.subject)], why)
 
 
@@ -70,7 +70,8 @@ def _workers(state: State, armed: Armed, why: str) -> None:
 
 RECOVERIES: dict[WaitKind, Callable[[State, Armed, str], None]] = {
     "worker start": _workers,
-    "engine start": _engine_start,
+    "engine start": _engine,
+    "engine room": _engine,
     "trajectory": _trajectory,
     "turn": _trajectory,
     "operator": _operator,

@@ -19,7 +19,7 @@ from .events import Finish, GroupFailed, Save, Saved, SaveFailed, Trained, Train
 from .fleet import make_stale
 from .ids import BatchId
 from .journal import SavedRow
-from .rollout import give_up, guard_against_dropping_all, set_aside
+from .rollout import give_up, guard_against_dropping_all, rows_pile_up, set_aside
 from .state import Batch, State
 
 __all__ = ["conclude", "end", "group_failed", "has_nothing_to_train", "save_failed", "save_lost", "saved", "train_failed", "trained"]
@@ -47,7 +47,8 @@ def trained(state: State, event: Trained) -> bool:
     state.published = version = batch.id.batch + 1
     make_stale(state)
     is_scored = bool(state.config.eval_every) and version % state.config.eval_every == 0
-    if (state.config.save_every and version % state.config.save_every == 0) or (is_scored and state.config.keep_best):
+    is_due = bool(state.config.save_every) and version % state.config.save_every == 0
+    if is_due or (is_scored and state.config.keep_best) or rows_pile_up(state):
         _save(state)
     if is_scored:
         make_due(state, version)

@@ -13,7 +13,9 @@ from .ids import EvaluationId, SyncId, TrajectoryId, Unit
 
 __all__ = ["WAITS", "Armed", "Subject", "Then", "Wait", "WaitKind", "wait_name"]
 
-WaitKind = Literal["worker start", "engine start", "trajectory", "turn", "operator", "train step", "sync", "evaluation", "save"]
+WaitKind = Literal[
+    "worker start", "engine start", "engine room", "trajectory", "turn", "operator", "train step", "sync", "evaluation", "save"
+]  # fmt: skip
 Then = Literal["retry", "drop group", "engine down", "rollback"]
 Subject = Unit | SyncId | EvaluationId | str
 
@@ -28,6 +30,7 @@ class Wait:
 WAITS: dict[WaitKind, Wait] = {
     "worker start": Wait(waits_for="WorkersUp", seconds=300.0, then="rollback"),
     "engine start": Wait(waits_for="EngineUp", seconds=300.0, then="engine down"),
+    "engine room": Wait(waits_for="Free with room for a trajectory", seconds=900.0, then="engine down"),
     "trajectory": Wait(waits_for="Landed or Failed", seconds=1800.0, then="retry"),
     "turn": Wait(waits_for="an engine that holds its version or a newer one", seconds=900.0, then="retry"),
     "operator": Wait(waits_for="Ran", seconds=600.0, then="drop group"),

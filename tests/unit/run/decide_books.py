@@ -27,6 +27,8 @@ class Member:
     hops: list[str] = field(default_factory=list)
     turn: int = 0
     """That was asked for last."""
+    losses: int = 0
+    """Attempts whose engine went down."""
     waits: bool = False
     """For an engine that is fit for this turn."""
 
@@ -85,7 +87,7 @@ class Books:
         host = self.hosts[action.engine]
         assert not host.up
         assert action.engine not in self.starts
-        assert action.start == host.start + 1 <= self.config.engine_restarts + 1
+        assert action.start == host.start + 1
         host.start = self.starts[action.engine] = action.start
 
     def _startworkers(self, action: ev.StartWorkers) -> None:
@@ -110,7 +112,7 @@ class Books:
         assert member.state == "queued"
         assert trajectory.attempt == self.floor + len(member.attempts)
         self.highest = max(self.highest, trajectory.attempt)
-        assert len(member.attempts) < self.config.max_attempts
+        assert max(len(member.attempts) - member.losses, member.losses) < self.config.max_attempts
         member.attempts.append(trajectory.attempt)
         member.state, member.versions, member.hops, member.turn, member.waits = "running", [self.published], [], 0, False
         host.running.add(trajectory)
@@ -277,8 +279,9 @@ class Books:
         if self.finish is None:
             assert self.timers == set(state.armed)
             assert {name for name in self.timers if name.startswith("turn ")} == {f"turn {trajectory}" for trajectory in self.turns()}
-            assert len(self.timers) == len(self.outstanding()) + 2 * len(self.turns())
-            assert self.outstanding(), "nothing is outstanding and the run is not finished"
+            full = sum(host.up and not host.capacity for host in self.hosts.values())
+            assert len(self.timers) == len(self.outstanding()) + 2 * len(self.turns()) + full
+            assert self.outstanding() or full, "nothing is outstanding and the run is not finished"
 
     def outstanding(self) -> list[object]:
         """All that an answer is awaited for; each has a timer."""
@@ -331,6 +334,7 @@ class Books:
         host.up, host.held = False, None
         for trajectory in host.running:
             self._member(trajectory).state = "queued"
+            self._member(trajectory).losses += 1
         host.running.clear()
         self.syncs.pop(name, None)
         self.evaluations = dict.fromkeys(evaluation for evaluation in self.evaluations if evaluation.engine != name)

@@ -144,9 +144,9 @@ class World(Timelines):
         elif kind == "sync":
             self.harm += 1
             self.syncs.pop(subject.engine)  # type: ignore[union-attr]
-        elif kind == "engine start":
+        elif kind in ("engine start", "engine room"):
             self.harm += 1
-            self.starts.pop(str(subject))
+            self.starts.pop(str(subject), None)
             self._lose(str(subject))
         elif kind == "evaluation":
             self.harm += 1

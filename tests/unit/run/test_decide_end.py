@@ -316,3 +316,44 @@ def test_a_checkpoint_covers_a_large_batch_in_pieces_and_a_kill_between_them_los
     state = resume(config, world.tables)
     world.tables.apply(state.journal)
     assert (list(world.tables.finished), world.tables.batches, world.tables.kept.groups) == ([(0, 5)], {}, 5)
+
+
+def test_rows_that_pile_up_without_a_save_are_saved_at_half_of_what_may_be_kept() -> None:
+    world = World(replace(ONE, max_uncovered_rows=6))
+    world.begin()
+    for batch in range(4):
+        land_first(world)
+        saves = [action.batch for action in world.train() if isinstance(action, ev.Save)]
+        assert saves == ([BatchId(0, 3)] if batch == 3 else [])
+        world.sync("e")
+    world.save(BatchId(0, 3))
+    assert world.state.uncovered_rows == 0
+
+
+def test_a_group_without_rows_is_kept_too() -> None:
+    """Dropped before anything landed, and undone by a rollback: it counts for the bound."""
+    world = World(replace(ONE, max_attempts=1))
+    world.begin()
+    for uid in range(3):
+        land_first(world) if uid == 0 else world.fail(world.running()[0])
+        if uid == 0:
+            world.train()
+            world.sync("e")
+    assert world.state.uncovered_rows == 3
+
+
+def test_a_source_that_ends_after_a_rollback_has_the_prompts_that_were_drawn_before_it() -> None:
+    """Uids 0 to 3 were drawn; the rollback leaves 0 and 1, which were drawn at version 0. There are four, not two."""
+    world = World(replace(ONE, max_lag=1))
+    world.begin(capacity=2)
+    land_first(world)
+    world.train()
+    world.sync("e")
+    assert sorted(world.tags) == [0, 1, 2]
+    world.trainer_down("actor")
+    assert world.state.next_uid == 2
+    tables = copy.deepcopy(world.tables)
+    decide(world.state, ev.SourceEnd())
+    resumed = resume(world.config, tables)
+    decide(resumed, ev.SourceEnd())
+    assert (world.state.source_end, resumed.source_end) == (3, 3)

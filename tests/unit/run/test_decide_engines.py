@@ -223,3 +223,65 @@ def test_a_batch_that_cannot_be_trained_ends_the_run() -> None:
     assert world.feed(ev.TrainFailed(BatchId(0, 0), "ValueError: no values")) == [
         ev.Finish("failed", "batch 0 could not be trained: ValueError: no values")
     ]
+
+
+def test_an_engine_that_takes_nothing_is_waited_for_by_name_and_then_started_anew() -> None:
+    world = World(ONE)
+    world.begin(capacity=0)
+    assert "engine room e" in world.timers
+    world.hosts["e"].capacity = 1
+    assert ev.Dispatch(FIRST, "e", 0) in world.feed(ev.Free("e", 1))
+    assert "engine room e" not in world.timers
+    world.hosts["e"].capacity = 0
+    assert ev.Arm("engine room e", 900.0) in world.feed(ev.Free("e", 0))
+    assert world.feed(ev.Free("e", 0)) == []
+    actions = world.run_out("engine room e")
+    assert ev.Start("e", 2, 1.0) in actions
+    assert ev.Abort(FIRST) in actions
+
+
+def come_back(world: World, name: str) -> None:
+    world.engine_down(name)
+    world.engine_up(name)
+    world.sync(name)
+
+
+def test_deaths_of_an_engine_that_has_served_for_long_since_do_not_count() -> None:
+    """Two restarts; what was before three trained batches is forgotten."""
+    world = World(replace(ONE, engine_restarts=2, engine_recovery=3, last=99, max_attempts=9))
+    world.begin()
+    for _ in range(3):
+        come_back(world, "e")
+        come_back(world, "e")
+        for _ in range(3):
+            land_first(world)
+            world.train()
+            world.sync("e")
+    come_back(world, "e")
+    come_back(world, "e")
+    land_first(world)
+    world.train()
+    world.sync("e")
+    world.engine_down("e")
+    assert world.finish == ev.Finish("failed", "engine e went down: killed (restarted 2 times, engine_restarts=2)")
+
+
+def test_an_attempt_that_is_lost_with_its_engine_is_none_of_those_that_failed() -> None:
+    """Two may fail; one fails and one is lost: it goes on. Another one fails: that was two."""
+    world = World(replace(ONE, max_attempts=2))
+    world.begin()
+    world.fail(FIRST)
+    come_back(world, "e")
+    assert world.running() == [TrajectoryId(0, 0, 2)]
+    actions = world.fail(TrajectoryId(0, 0, 2))
+    said = "trajectory 0.0.2 failed 2 times, the last time: the environment crashed"
+    assert [(action.reason, action.detail) for action in actions if isinstance(action, ev.Drop)] == [("attempts", said)]
+
+
+def test_a_trajectory_under_which_engines_die_again_and_again_is_dropped_by_that_name() -> None:
+    world = World(replace(ONE, max_attempts=2))
+    world.begin()
+    come_back(world, "e")
+    actions = world.engine_down("e")
+    said = "under trajectory 0.0.1 engines went down 2 times, the last time: engine e went down: killed"
+    assert [(action.reason, action.detail) for action in actions if isinstance(action, ev.Drop)] == [("engine", said)]
