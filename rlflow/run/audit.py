@@ -48,9 +48,11 @@ class Audit:
         """One line of counts, or one a fault."""
         if self.faults:
             return "\n".join(f"{fault.rule}: not so: {fault.place}" for fault in self.faults)
-        counts = f"{self.trained} prompts trained in {self.batches} batches, {self.dropped} dropped, {self.live} live"
+        prompts, batches = f"{self.trained} prompt{'s' * (self.trained != 1)}", f"{self.batches} batch{'es' * (self.batches != 1)}"
+        counts = f"{prompts} trained in {batches}, {self.dropped} dropped, {self.live} live"
         pending = sum(stop - start for start, stop in self.pending)
-        return f"{counts}, {pending} to be drawn again, on {self.timelines} timelines: nothing lost, doubled or skipped"
+        timelines = f"{self.timelines} timeline{'s' * (self.timelines != 1)}"
+        return f"{counts}, {pending} to be drawn again, on {timelines}: nothing lost, doubled or skipped"
 
 
 def audit(folder: Path, *, rows: bool = True) -> Audit:

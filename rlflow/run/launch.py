@@ -34,6 +34,7 @@ from .transport import BadFrame, Peer
 # Many processes share the cores, and idle OpenMP threads spin: a worker that wants more torch threads asks for them itself.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
+HELLO_SECONDS = 600.0  # from the connection of a process to its Hello, before which it loads its model; a stranger says none
 END_SECONDS = 5.0  # a process that closed its socket ends within them, or it is ended
 
 X = TypeVar("X")
@@ -61,8 +62,15 @@ class Fleet:
     died: is given every process that was up and ended without being asked to.
     """
 
-    def __init__(self, run_dir: RunDir, socket: Path, died: Callable[[str, WorkerDied], None] = lambda name, error: None) -> None:
-        self.run_dir, self.socket, self.died = run_dir, socket, died
+    def __init__(
+        self,
+        run_dir: RunDir,
+        socket: Path,
+        died: Callable[[str, WorkerDied], None] = lambda name, error: None,
+        *,
+        hello_seconds: float = HELLO_SECONDS,
+    ) -> None:
+        self.run_dir, self.socket, self.died, self.hello_seconds = run_dir, socket, died, hello_seconds
         self.processes: dict[str, Process] = {}
         self._hello: dict[str, asyncio.Future[tuple[Hello, Peer]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,8 +95,8 @@ class Fleet:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer("?", reader, writer)
         try:
-            hello = await peer.receive()
-        except BadFrame:
+            hello = await asyncio.wait_for(peer.receive(), self.hello_seconds)
+        except (BadFrame, TimeoutError):
             hello = None
         waiting = self._hello.pop(hello.name, None) if isinstance(hello, Hello | CannotStart) else None
         match hello:

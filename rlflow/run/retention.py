@@ -13,18 +13,19 @@ A folder that is deleted loses its name first: nobody takes a half one for a che
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from ..errors import UsageError
 
-__all__ = ["Retention", "best_of", "retained"]
+__all__ = ["Retention", "best_of", "delete", "retained"]
 
 STEP, GONE = re.compile(r"step-(\d{6,})"), ".gone-"
 
@@ -91,24 +92,24 @@ class Retention:
         self._scores = {scored: score for scored, score in self._scores.items() if scored <= version}
         self._written()
 
-    def saved(self, newest: int, unscored: Collection[int]) -> None:
-        """newest: the newest checkpoint that is committed. unscored: versions whose evaluation is under way or due."""
+    def saved(self, newest: int, unscored: Collection[int]) -> list[Path]:
+        """newest: the newest checkpoint that is committed. unscored: versions whose evaluation is under way or due.
+
+        Returns what is no checkpoint any more, for `delete`.
+        """
         best = best_of(self._scores, self.versions)
         others = {*unscored, *([] if best is None else [best])} if self.keep_best else set[int]()
         stay = retained(self.versions, newest=newest, keep=self.keep, others=others)
         for version in set(self.versions) - stay:
-            self._delete(self.path(version))
-        for left in self.folder.glob(f"{GONE}*"):  # of a run that was killed while it deleted
-            shutil.rmtree(left, ignore_errors=True)
+            self._unname(self.path(version))
         if self.keep_best:
             self._scores = {version: score for version, score in self._scores.items() if version in stay | others or version > newest}
             self._written()
+        return list(self.folder.glob(f"{GONE}*"))  # those too of a run that was killed while it deleted
 
-    def _delete(self, path: Path) -> None:
-        gone = self.folder / f"{GONE}{path.name}"
-        shutil.rmtree(gone, ignore_errors=True)
-        path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    def _unname(self, path: Path) -> None:
+        numbers = itertools.count()  # one of that version may still be on its way out: a rollback made it anew
+        path.rename(next(gone for i in numbers if not (gone := self.folder / f"{GONE}{path.name}.{i}").exists()))
 
     def _written(self) -> None:
         _replace(self._file, msgspec.json.encode(self._scores))
@@ -123,6 +124,12 @@ class Retention:
             new.unlink(missing_ok=True)
             new.symlink_to(best.name)
             new.replace(link)
+
+
+def delete(folders: Iterable[Path]) -> None:
+    """Takes as long as the disk does. What cannot be deleted stays for the next time."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(path: Path) -> dict[int, float]:

@@ -30,6 +30,7 @@ from .controller.state import Config, Hop, State
 from .graph import GraphView
 from .launch import Fleet
 from .ledger import Ledger
+from .ledger.history import FILE as HISTORY
 from .loop import Loop
 from .record import ENDED, FILE, PLAN, Ended, Options, Record, Told, plan_file, replace_plan
 from .report import Report, View
@@ -85,6 +86,9 @@ def resume(
     view.check_runnable()
     config = schedule(view, options)
     with closing(Ledger.open(folder)) as ledger:
+        if ledger.lost_lines:
+            gone = f"{ledger.lost_lines} lines that the ledger knows of are gone from {folder / HISTORY}"
+            screen.note(f"{gone}: no audit can vouch for what they told")
         books = ledger.load()
         newest = max(books.timelines, default=-1)
         if GraphView(Plan.from_json(plan_file(folder, newest).read_bytes())).plan_id != view.plan_id:
@@ -160,7 +164,8 @@ class _Session:
         self.stops = 0
 
     async def run(self) -> Outcome:
-        self.fleet = fleet = Fleet(self.run_dir, self.run_dir.path / "sites" / "controller.sock", self._died)
+        socket = self.run_dir.path / "sites" / "controller.sock"
+        self.fleet = fleet = Fleet(self.run_dir, socket, self._died, hello_seconds=self._hello_seconds)
         pool_bytes = self.options.pool_mb * 1024 * 1024 if self.options.pool_mb else None
         around = Surroundings(
             seed=self.options.seed, modules=self.modules, plan=self.plan_path, pool_bytes=pool_bytes,
@@ -176,6 +181,12 @@ class _Session:
             finally:
                 await fleet.stop(grace=1.5 if failed else 5.0)
                 staff.arena.close()
+
+    @property
+    def _hello_seconds(self) -> float:
+        """Whoever has connected loads its model before it says Hello: that is part of its start."""
+        config = self.state.config
+        return max(config.seconds("worker start"), config.seconds("engine start")) + BACKSTOP
 
     async def _outcome(self, staff: Staff, fleet: Fleet) -> Outcome:
         try:

@@ -68,6 +68,7 @@ class History:
         self.path = folder / FILE
         known, end, self.chain = _parse(self.path, lines)
         self.lines = len(known)
+        self.lost = lines - len(known)
         if self.lines == lines and self.chain != chain:
             raise LedgerError(f"{self.path} is not the history of this ledger: line {lines} is another one")
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -48,6 +48,8 @@ class Ledger:
         self._counters = _fields(tables.load_counters(connection))
         self._noted = tables.load_history(connection)
         self._history = History(folder, *self._noted, tables.load(connection))
+        self.lost_lines = self._history.lost
+        """Lines of the history that the ledger knows of and that were not there."""
 
     @staticmethod
     def create(folder: Path, *, durable: bool = False) -> Ledger:

@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_run_that_is_forged_below_passes(run: Path) -> None:
     assert audit(run).says() == (
-        "4 prompts trained in 2 batches, 2 dropped, 2 live, 0 to be drawn again, on 1 timelines: nothing lost, doubled or skipped"
+        "4 prompts trained in 2 batches, 2 dropped, 2 live, 0 to be drawn again, on 1 timeline: nothing lost, doubled or skipped"
     )
 
 

@@ -128,6 +128,17 @@ def test_a_stranger_on_the_socket_is_sent_away(tmp_path: Path) -> None:
     with_fleet(tmp_path, body)
 
 
+def test_a_stranger_that_says_nothing_is_sent_away_after_a_while(tmp_path: Path) -> None:
+    async def body(fleet: Fleet) -> None:
+        fleet.hello_seconds = 0.2
+        reader, writer = await asyncio.open_unix_connection(fleet.address)
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        assert not told
+
+    with_fleet(tmp_path, body)
+
+
 def test_one_that_is_ended_makes_room_for_another_and_is_no_news(tmp_path: Path) -> None:
     async def body(fleet: Fleet) -> None:
         ready = tmp_path / "ready.json"

@@ -311,6 +311,19 @@ def test_a_log_that_no_copy_keeps_up_with_is_copied_by_a_commit(tmp_path: Path, 
     ledger.close()
 
 
+def test_lines_of_a_history_that_is_gone_are_counted(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path)
+    ledger.commit([TimelineRow(0, 0, 2, 2, 1, 9), GroupRow(2, 0, "dropped", -1, 0, 0, 0, "stale", "late")])
+    ledger.close()
+    again = Ledger.open(tmp_path)
+    assert again.lost_lines == 0
+    again.close()
+    (tmp_path / "history.jsonl").unlink()
+    again = Ledger.open(tmp_path)
+    assert again.lost_lines == 2
+    again.close()
+
+
 # --- older files ------------------------------------------------------------------------------------------------------------------
 def older_tables(monkeypatch: pytest.MonkeyPatch, migration: str) -> None:
     """This rlflow is the one after the one that wrote the file."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlflow.errors import UsageError
-from rlflow.run.retention import Retention, best_of, retained
+from rlflow.run.retention import Retention, best_of, delete, retained
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_best_is_the_first_of_the_highest_that_there_is_a_checkpoint_of() ->
 def saved(checkpoints: Retention, version: int, unscored: tuple[int, ...] = ()) -> None:
     checkpoints.path(version).mkdir()
     (checkpoints.path(version) / "weights").write_text(str(version))
-    checkpoints.saved(version, unscored)
+    delete(checkpoints.saved(version, unscored))
 
 
 def there(folder: Path) -> list[str]:
@@ -104,6 +104,21 @@ def test_what_a_kill_left_half_deleted_goes_at_the_next_save(tmp_path: Path) -> 
     checkpoints = Retention(tmp_path)
     saved(checkpoints, 10)
     assert there(tmp_path) == ["step-000005-of-mine", "step-000010"]
+
+
+def test_one_that_is_no_checkpoint_any_more_has_no_name_before_it_is_deleted(tmp_path: Path) -> None:
+    checkpoints = Retention(tmp_path, keep=1)
+    saved(checkpoints, 10)
+    for attempt in range(2):  # a rollback made version 10 anew, while the first was on its way out
+        checkpoints.path(20 + attempt).mkdir()
+        gone = checkpoints.saved(20 + attempt, ())
+        assert [(path.parent, (path / "weights").exists()) for path in gone if "10" in path.name] == [(tmp_path, True)] * (attempt + 1)
+        assert checkpoints.versions == [20 + attempt]
+        if attempt == 0:
+            checkpoints.path(10).mkdir()
+            (checkpoints.path(10) / "weights").write_text("again")
+    delete(gone)
+    assert there(tmp_path) == ["step-000021"]
 
 
 def test_scores_that_cannot_be_read_are_told(tmp_path: Path) -> None:
