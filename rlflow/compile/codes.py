@@ -59,6 +59,7 @@ CODES: dict[str, str] = {
     "RLF511": "mini-batches dealt and cut in different numbers",
     "RLF512": "a group of one",
     "RLF513": "leaves that count as trajectories",
+    "RLF514": "a group size that no longer holds",
     "RLF520": "unrelated rows",
     "RLF521": "a field did not go through a row operator",
     "RLF524": "statistics over pad rows",

@@ -26,11 +26,13 @@ def _form(node: Node, old: RowSet) -> Given:
 
 
 def _filter(node: Node, old: RowSet) -> Given:
-    return {"whole": old.whole and drops_groups(node, old)}
+    """What is left of a group that was taken apart counts as whole: nothing later parts it."""
+    left = {"group": node.least_kept, "parted_by": node.id} if node.least_kept else dict[str, Any]()
+    return {"whole": old.whole and drops_groups(node, old), **left}
 
 
 def drops_groups(node: Node, old: RowSet) -> bool:
-    """A filter that looks at groups drops them whole, and so does any of prompts, before they are dispatched."""
+    """A filter that looks at groups drops them, most of them whole, and so does any of prompts, before they are dispatched."""
     return node.per == "group" or old.size.single == old.prompts
 
 
@@ -64,7 +66,7 @@ class Rule(NamedTuple):
     gives: Callable[[Node, RowSet], Given] = _nothing
 
 
-GROUPS = ("group", "leaves")  # how many rows belong together is true wherever they lie
+GROUPS = ("group", "parted_by", "leaves")  # how many rows belong together is true wherever they lie
 WHOLE = ("whole", *GROUPS)
 CUT = ("cut_for", "mini_batches")
 # fmt: off

@@ -35,7 +35,8 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
     at_most: Dim | None = None  # where only the run knows the size, and something bounds it
     # what row operators give, keep and lose: discipline.py
     whole: bool = True  # every group complete
-    group: int | None = None  # trajectories a prompt, at most; None: only the run knows
+    group: int | None = None  # trajectories a prompt, or the fewest that a filter leaves; None: only the run knows
+    parted_by: int | None = None  # the filter that may have left a part of a group
     leaves: bool = False  # a trajectory may have several rows
     padded: bool = False
     multiple: int = 1  # the size is a multiple of this

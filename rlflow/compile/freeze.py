@@ -96,6 +96,7 @@ def _node(trace: Trace, traced: TracedNode, found: list[Diagnostic]) -> Node:
         bound=_bound(declaration, traced.config) if declaration else {},
         bound_by={letter: name for name, letter in declaration.letters.items()} if declaration else {},
         least_group=declaration.least_group if declaration else 1,
+        least_kept=declaration.least_kept if declaration else 0,
         serves=declaration.serves if declaration else None,
         corrects=declaration.corrects if declaration else (),
         copies=dict(declaration.copies) if declaration else {},

@@ -156,6 +156,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     bound: dict[str, int]  # letters that an integer parameter binds
     bound_by: dict[str, str]  # letter -> that parameter
     least_group: int  # members that a group must have
+    least_kept: int = 0  # of a filter that takes groups apart: trajectories that it leaves of one, at least
     serves: str | None  # the parameter whose worker then serves these weights
     corrects: tuple[str, ...]
     copies: dict[str, str]  # field of the result -> the parameter that it repeats

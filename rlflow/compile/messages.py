@@ -13,7 +13,7 @@ from .facts import Edge, Facts
 from .ir import Dim, Graph, Node, Use
 from .place import CONTROLLER, is_rollout
 
-CALL, DONE, KEY, INT, NUMBER = 20, 16, 16, 3, 12  # bytes; a number is a float64 and its name, the name apart
+CALL, DONE, KEY, INT, NUMBER = 20, 17, 16, 3, 12  # bytes; a number is a float64 and its name, the name apart
 TRAJECTORY, SPAN = 30, 5  # what a call of the stream has more: the prompt, the engine and its address; what its answer has more
 
 

@@ -19,7 +19,7 @@ from .hints import arguments_of
 from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of, rows_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
-from .operator import Declaration
+from .operator import WHOSE, Declaration
 from .record import Record, field_of_record, labels, names_of, specs_of, values_of
 from .results import result_of
 from .source import Place, Ref
@@ -36,7 +36,7 @@ class CallTracer:
     def __init__(self, current: Trace, node: TracedNode, declaration: Declaration) -> None:
         self.trace, self.node, self.declaration = current, node, declaration
         self.reads: dict[str, Spec] = {}  # what the losses of this call read of its record
-        self.weighed_by = set[str]()  # what the engine reads of it to weigh rows
+        self.read_besides = {WHOSE} if declaration.least_kept else set[str]()  # fields of its record that only the run time reads
         self.always: set[str] = set()  # fields of records that it reads itself
 
     def run(self, bound: dict[str, Any]) -> Any:
@@ -124,7 +124,7 @@ class CallTracer:
                 )
             self._options(loss, at)
             self.reads |= reads_of(loss)
-            self.weighed_by |= set(weighed_by(loss))
+            self.read_besides |= set(weighed_by(loss))
             for found in (*uncounted(loss), *unweighed(loss, type(objective.rows))):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
             if unknown := set(loss.corrects) - set(DIFFERENCES):
@@ -326,6 +326,8 @@ class CallTracer:
         missing = [n for n in reads if n not in given]
         for reader in dict.fromkeys(self._reader(n, wanted) for n in missing):
             self._lacking([n for n in missing if self._reader(n, wanted) is reader], name, type(record), reader, at)
+        if self.declaration.least_kept and not isinstance(given.get(WHOSE), Value):
+            self._anonymous(type(record), at)
         for field, value in given.items():
             spec = reads.get(field)
             declared = source.attribute_ref(self._reader(field, wanted), field)
@@ -333,7 +335,7 @@ class CallTracer:
                 if spec is not None:
                     self._missing(field, value, at, declared)
             elif isinstance(value, Value) and (spec is not None or generic):
-                read = spec is not None or field in self.weighed_by
+                read = spec is not None or field in self.read_besides
                 use = TracedUse(f"{name}.{field}", trace.field_of(value), spec, at, declared, read=read)
                 self.node.uses.append(use)
 
@@ -358,6 +360,16 @@ class CallTracer:
             label=f"given as `{name}`",
             related=labels(source.attribute_ref(reader, first)),
             help=f"let `{given.__name__}` inherit from `{reader.__name__}`",
+        )
+
+    def _anonymous(self, given: type[Record], at: Place) -> None:
+        """A group is taken apart, and nothing says whose rows are left."""
+        self.refuse(
+            "RLF001",
+            f"`{given.__name__}` has no field `{WHOSE}`, by which the run knows which trajectories `{self.node.title}` leaves",
+            where=at,
+            label=f"least_kept={self.declaration.least_kept}: it takes groups apart",
+            help=f"give `{given.__name__}` the field `{WHOSE}`",
         )
 
     def _missing(self, name: str, hole: Absent, at: Place, declared: Ref) -> None:

@@ -26,16 +26,27 @@ from .calls import Caller
 from .controller.ids import BatchId
 from .graph import GraphView
 from .messages import Call, Done, Source
-from .ready import Landed
+from .ready import Landed, OfGroup
 from .rows import Index, Rows, RowSets
 
 
 @dataclass
 class Made:
-    """Where the columns of one producer lie: blocks in the order of the rows of `rowset`."""
+    """Where the columns of one producer lie: blocks in the order of the rows of `rowset`.
+
+    rows: which rows of the blocks are those of `rowset`, where a filter took some out after they were made; None: all.
+    """
 
     rowset: int
     keys: tuple[Key, ...]
+    rows: Index | None = None
+
+    @classmethod
+    def of_groups(cls, rowset: int, made: Sequence[OfGroup]) -> Made:
+        """What an operator made of each of these groups."""
+        starts = np.cumsum([0, *(one.rows for one in made)])
+        rows = [int(start) + row for start, one in zip(starts, made, strict=False) for row in one.left]
+        return cls(rowset, tuple(one.key for one in made), None if len(rows) == starts[-1] else np.array(rows, np.int64))
 
 
 @dataclass
@@ -64,7 +75,7 @@ class Books(Protocol):
 class BatchScope:
     """Runs the batch scope of the plan on the rows of one batch, ordered (uid, traj_uid, leaf).
 
-    hops: blocks of the operators of whole groups before boarding, by node, in the order of the groups. Like the rows, they are freed by
+    hops: what the operators of whole groups before boarding made, by node, in the order of the groups. Like the rows, they are freed by
     whoever holds them. seed: of the run; each batch deals its groups to mini-batches by its own. timeout: of each call, in seconds.
     """
 
@@ -74,7 +85,7 @@ class BatchScope:
         caller: Caller,
         batch: BatchId,
         landed: Sequence[Landed],
-        hops: Mapping[int, tuple[Key, ...]],
+        hops: Mapping[int, Sequence[OfGroup]],
         books: Books,
         *,
         seed: int,
@@ -87,7 +98,7 @@ class BatchScope:
         rows = Rows(lengths, uid.astype(np.int64), np.zeros(len(lengths), np.bool_))
         self.rowsets = RowSets(view.facts.rowsets, view.index, caller.workers, base, rows, seed + batch.batch)
         blocks = tuple(t.key for t in landed)
-        self.made = {node.id: Made(base, blocks) for node in view.stream} | {node: Made(base, keys) for node, keys in hops.items()}
+        self.made = {node.id: Made(base, blocks) for node in view.stream} | {n: Made.of_groups(base, of) for n, of in hops.items()}
         self.result = BatchResult()
         self._has_moved = False  # a train step was asked for: the batch once more, without a group, would repeat it
         self._loose: dict[int, set[Key]] = {}  # by node: answered, while other ranks were not
@@ -215,7 +226,8 @@ class BatchScope:
         for writer in sorted(self.view.writers(node)):
             made = self.made[writer]
             take = self.rowsets.down(index, rowset, made.rowset)
-            whole = np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
+            whole = made.rows is None and np.array_equal(take, np.arange(len(self.rowsets[made.rowset].lengths)))
+            take = take if made.rows is None else np.where(take < 0, take, made.rows[take])
             sources.append(Source(writer, made.keys, None if whole else tuple(take.tolist())))
         return Call(self.caller.new_id(), node.id, self.batch.batch, _joined(sources), cuts, timeline=self.batch.timeline)
 

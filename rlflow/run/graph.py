@@ -194,6 +194,11 @@ class GraphView:
         return any(field in self.facts.read for field in hop.outs) and hop.rows != "filter"
 
     @cached_property
+    def least_left(self) -> int:
+        """The fewest trajectories of a group that filters before boarding may leave; 0: none takes a group apart."""
+        return min((hop.least_kept for hop in self.hops if hop.least_kept), default=0)
+
+    @cached_property
     def plan_id(self) -> str:
         """Of what row files hold: equal where the columns of two plans mean the same."""
         made = self.crossing | {field for node in self.hops for field in node.outs}
@@ -297,6 +302,10 @@ class GraphView:
         """(tries, passes) of so many rows, by what was measured on them; (0, 0) where they were not judged."""
         mean = None if self.judged is None else numbers.get(self._measure_of(self.graph.fields[self.judged]))
         return (0, 0) if mean is None else (rows, round(mean * rows))
+
+    def left(self, node: Node, made: Mapping[int, Column]) -> tuple[int, ...]:
+        """Whose rows a filter that takes groups apart has left: the number of the trajectory of each row."""
+        return tuple(next(iter(made.values())).values.tolist()) if node.least_kept else ()
 
     def scores(self, made: Mapping[int, Column]) -> tuple[float, ...]:
         """How right each row is, of the call that judges."""

@@ -26,6 +26,7 @@ from ..errors import DataError
 from ..language.config import from_config, resolve
 from ..language.feedback import Handle
 from ..language.loss import Objective
+from ..language.operator import WHOSE
 from ..language.worker import Worker
 from ..measure import collected
 from .graph import GraphView
@@ -62,7 +63,7 @@ class Interpreter:
         """The columns that `node` makes and somebody reads or measures, by field id, and the numbers that it returned.
 
         version, timeline: of the weights that it reads. cuts: micro-batch sizes of each mini-batch, for a node that trains.
-        A filter returns {"rows": how many it kept}, and no columns.
+        A filter returns {"rows": how many it kept}, and no columns, or one: whose they are, where it may keep a part of a group.
         Raises DataError for results that are not as declared, and whatever the operator raises.
         """
         ready = self._ready(node)
@@ -132,6 +133,9 @@ class Interpreter:
     def _columns(self, node: Node, ready: _Prepared, columns: Columns, result: Any) -> dict[int, Column]:
         if node.result.kind == "field":
             made = [(ready.outs[0], result)]
+        elif node.least_kept:
+            made = [(field, _field_of(node, result, field.name)) for field in ready.outs if field.name == WHOSE]
+            return {field.id: Column.scalars("i64", value.tolist()) for field, value in made}
         elif node.result.kind == "record":
             made = [(field, _field_of(node, result, field.name)) for field in ready.outs]
         else:

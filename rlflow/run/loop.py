@@ -33,7 +33,8 @@ from .controller.state import State
 from .controller.training import has_nothing_to_train
 from .controller.waits import WaitKind
 from .graph import GraphView
-from .ready import Landed
+from .ledger.history import trained_group
+from .ready import Landed, OfGroup
 from .report import Report
 from .retention import delete
 from .sampling import DEATH_SECONDS, Sampling
@@ -348,16 +349,17 @@ class Loop:
         self.ledger.trained(batch.timeline, batch.batch, self._trained_groups(uids, scope.landed))
         self.tell(ev.Trained(batch, tuple((uid, *judged) for uid, judged in result.judged.items())))
 
-    def _trained_groups(self, uids: Iterable[int], landed: Iterable[Landed]) -> list[tuple[int, int, int]]:
-        """(uid, trajectories whose rows were trained, oldest version that sampled a token of them)."""
+    def _trained_groups(self, uids: Iterable[int], landed: Iterable[Landed]) -> list[tuple[int, ...]]:
+        """As the history tells them: how many trajectories were trained, the oldest version that sampled them, how many were taken out."""
         counts = Counter(trajectory.uid for trajectory in landed)
-        groups = {uid: self.state.groups[uid].trajectories for uid in uids if uid in self.state.groups}  # a rollback may have been faster
-        oldest = {uid: min((span.version for t in trajectories for span in t.spans), default=-1) for uid, trajectories in groups.items()}
-        return [(uid, counts[uid], oldest.get(uid, -1)) for uid in uids]
+        groups = {uid: self.state.groups[uid] for uid in uids if uid in self.state.groups}  # a rollback may have been faster
+        oldest = {uid: min((span.version for t in group.left for span in t.spans), default=-1) for uid, group in groups.items()}
+        taken_out = {uid: len(group.trajectories) - len(group.left) for uid, group in groups.items()}
+        return [trained_group(uid, counts[uid], oldest.get(uid, -1), taken_out.get(uid, 0)) for uid in uids]
 
     async def _scope(self, action: ev.Train, failed: dict[int, str]) -> BatchScope:
         """The batch scope of what is left of a batch, its rows in the pool. Raises GroupsFailed for groups whose rows are lost."""
-        landed, hops, lost = [], dict[int, list[Any]](), dict[int, str]()
+        landed, hops, lost = [], dict[int, list[OfGroup]](), dict[int, str]()
         for uid in action.groups:
             if uid in failed:
                 continue
@@ -369,13 +371,12 @@ class Loop:
                 lost[uid] = str(error)
                 continue
             landed += rows
-            for node, key in made.items():
-                hops.setdefault(node, []).append(key)
+            for node, one in made.items():
+                hops.setdefault(node, []).append(one)
         if lost:
             raise GroupsFailed(lost)
-        made_of_groups = {node: tuple(keys) for node, keys in hops.items()}
         timeout = self._seconds("train step")
-        return BatchScope(self.view, self.caller, action.batch, landed, made_of_groups, self.blocks, seed=self.seed, timeout=timeout)
+        return BatchScope(self.view, self.caller, action.batch, landed, hops, self.blocks, seed=self.seed, timeout=timeout)
 
     async def _save(self, action: ev.Save) -> None:
         start = time.monotonic()

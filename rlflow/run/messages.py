@@ -123,6 +123,7 @@ class Done(msgspec.Struct, tag=True, array_like=True, frozen=True):
     lengths: tokens (S) of each leaf row, for the stream. spans: (version, start, end) of what sampled them, over the sampled tokens.
     metrics: numbers that the operator returned or that were measured on its results, by name.
     scores: how right each row was, of the operator that judges whole batches.
+    left: of a filter that takes groups apart, the number of the trajectory of each row that it left.
     """
 
     id: int
@@ -131,6 +132,7 @@ class Done(msgspec.Struct, tag=True, array_like=True, frozen=True):
     spans: tuple[tuple[int, int, int], ...] = ()
     metrics: dict[str, float] = {}
     scores: tuple[float, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):

@@ -22,6 +22,20 @@ class Landed:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True)
+class OfGroup:
+    """What an operator made of a whole group. rows: of its block; left: those of trajectories that no later filter took out."""
+
+    key: Key
+    rows: int
+    left: tuple[int, ...]
+
+    @property
+    def take(self) -> tuple[int, ...] | None:
+        """As a call is told: None for all."""
+        return None if len(self.left) == self.rows else self.left
+
+
 class Ready:
     """Whatever is handed in here comes out of `forget` or `forget_groups` exactly once."""
 

@@ -10,11 +10,14 @@ Train ────▶ `rows`: a row that is not in the pool (of a resumed run, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from ..compile.ir import Node
 from ..data.pool.protocol import Key
 from ..errors import DataError, RlflowError
 from . import rowfiles
@@ -23,10 +26,10 @@ from .calls import BACKSTOP
 from .controller import events as ev
 from .controller.ids import GroupId, Span, TrajectoryId
 from .controller.order import prompt_of
-from .controller.state import State
+from .controller.state import State, Trajectory
 from .controller.waits import WaitKind
 from .messages import Abort, Call, Continue, Done, Source
-from .ready import Landed, Ready
+from .ready import Landed, OfGroup, Ready
 from .report import KEEPS_NO_ROW
 from .staff import Staff
 
@@ -128,7 +131,7 @@ class Sampling:
     async def hop(self, action: ev.Run) -> None:
         """An operator of a whole group before boarding; an error or a filter that keeps no row drops the group.
 
-        Raises DataError for a filter that keeps some rows of a group and not others: advantages would be taken of a part of it.
+        Raises DataError for a filter that keeps a part of a group which it does not declare.
         """
         assert isinstance(action.unit, GroupId)
         node, uid = self.view.hop(action.operator), action.unit.uid
@@ -136,9 +139,10 @@ class Sampling:
             group = self.state.groups.get(uid)
             if group is None:
                 return
-            landed, made = await self.of_group(uid, [t.id for t in group.trajectories], group.hops_done)
+            trajectories = [t.id for t in group.left]
+            landed, made = await self.of_group(uid, trajectories, group.hops_done)
             rows = Source(self.view.sampler.id, tuple(t.key for t in landed))
-            sources = (rows, *(Source(writer, (key,)) for writer, key in made.items()))
+            sources = (rows, *(Source(writer, (one.key,), one.take) for writer, one in made.items()))
             keep = self._name(self._group_rows(uid, node.name))
             call = Call(self.caller.new_id(), node.id, timeline=self.state.timeline, sources=sources, keep=keep)
             done = await self.caller.call(node, 0, call, self._seconds("operator"))
@@ -147,14 +151,16 @@ class Sampling:
                 self.tell(ev.Ran(action.operator, action.unit, "drop", str(error)))
             return
         self._keep_made(uid, node.id, done)
-        kept, given = int(done.metrics.get("rows", 0)), sum(len(t.lengths) for t in landed)
-        if node.rows == "filter" and kept not in (0, given):
-            raise DataError(f"`{node.name}` keeps {kept} of the {given} rows of prompt {uid}: a filter per group keeps all of one or none")
-        judged = self.view.judgement(done.metrics, given)
-        if node.rows == "filter" and not kept:
+        kept, given = int(done.metrics.get("rows", 0)), {t.traj_uid: len(one.lengths) for t, one in zip(trajectories, landed, strict=True)}
+        judged = self.view.judgement(done.metrics, sum(given.values()))
+        if node.rows != "filter":
+            self.tell(ev.Ran(action.operator, action.unit, judged=judged))
+        elif not kept:
             self.tell(ev.Ran(action.operator, action.unit, "drop", f"`{node.name}` {KEEPS_NO_ROW}", judged))
         else:
-            self.tell(ev.Ran(action.operator, action.unit, judged=judged))
+            left = left_of(node, uid, given, kept, done.left)
+            self.blocks.free([key for t in trajectories if left and t.traj_uid not in left for key in self.ready.forget(t)])
+            self.tell(ev.Ran(action.operator, action.unit, judged=judged, left=left))
 
     def _keep_made(self, uid: int, node: int, done: Done) -> None:
         """The block of an operator of a whole group; nobody reads it if the group was dropped while the operator ran."""
@@ -167,8 +173,8 @@ class Sampling:
             self.blocks.free([done.key])
 
     # --- what lies in files -------------------------------------------------------------------------------------------------------
-    async def of_group(self, uid: int, trajectories: Sequence[TrajectoryId], hops_done: int) -> tuple[list[Landed], dict[int, Key]]:
-        """Rows of all trajectories of a landed group, in their order, and what its first operators made of it, by node.
+    async def of_group(self, uid: int, trajectories: Sequence[TrajectoryId], hops_done: int) -> tuple[list[Landed], dict[int, OfGroup]]:
+        """Rows of these trajectories of a landed group, in their order, and what its first operators made of it, by node.
 
         Raises DataError or OperatorError for a row file that is missing or damaged.
         """
@@ -180,7 +186,18 @@ class Sampling:
             if self.view.makes_block(node) and node.id not in self.ready.made(uid):
                 key, _ = await self._restore(uid, self._newest(uid, node.name) or self._group_rows(uid, node.name))
                 self.ready.put(uid, node.id, key)
-        return [self.ready[trajectory] for trajectory in trajectories], self.ready.made(uid)
+        hops = {node.id: i for i, node in enumerate(self.view.hops)}
+        members = self.state.groups[uid].trajectories if uid in self.state.groups else []
+        made = {node: OfGroup(key, *self._rows_left(members, hops[node])) for node, key in self.ready.made(uid).items()}
+        return [self.ready[trajectory] for trajectory in trajectories], made
+
+    def _rows_left(self, members: Sequence[Trajectory], hop: int) -> tuple[int, tuple[int, ...]]:
+        """Of the block that this operator made of a group: its rows, and those of trajectories that are left."""
+        taken_out = {node.name for node in self.view.hops[:hop]}
+        there = [member for member in members if member.reason not in taken_out]
+        ends = [*accumulate((member.rows for member in there), initial=0)]
+        left = [row for member, end in zip(there, ends, strict=False) if not member.reason for row in range(end, end + member.rows)]
+        return ends[-1], tuple(left)
 
     async def _restore(self, uid: int, path: Path) -> tuple[Key, Done]:
         """By the host, into its own lane. Raises DataError for a group that was dropped meanwhile."""
@@ -209,9 +226,34 @@ class Sampling:
     def sweep(self) -> None:
         """Delete the rows that nothing in the state stands for: those of a run that was killed before it told of them."""
         groups = self.state.groups.values()
-        landed = [rowfiles.trajectory_rows(self.rows_folder, t.id) for group in groups for t in group.trajectories if t.state == "landed"]
+        stored = [t.id for group in groups for t in group.trajectories if t.state in ("landed", "dropped")]
+        landed = [rowfiles.trajectory_rows(self.rows_folder, trajectory) for trajectory in stored]
         made = [self._newest(group.uid, node.name) for group in groups for node in self.view.hops[: group.hops_done]]
         rowfiles.sweep(self.rows_folder, [*landed, *(path for path in made if path is not None)])
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.rows_folder))
+
+
+def left_of(node: Node, uid: int, given: Mapping[int, int], kept: int, whose: Sequence[int]) -> tuple[int, ...]:
+    """The trajectories of which a filter has left all rows; empty: all of them.
+
+    given: rows by trajectory; kept: rows that it left; whose: the trajectory of each, where the filter declares that it takes groups apart.
+    Raises DataError for what it does not declare.
+    """
+    total = sum(given.values())
+    if kept == total:
+        return ()
+    if not node.least_kept:
+        raise DataError(
+            f"`{node.name}` keeps {kept} of the {total} rows of prompt {uid}: a filter per group keeps all of one or none, "
+            "unless it declares how many trajectories it leaves at least: least_kept="
+        )
+    left = dict(sorted(Counter(whose).items()))
+    for trajectory, rows in left.items():
+        if given.get(trajectory) != rows:
+            of = f"of {given[trajectory]}" if trajectory in given else "and was given none"
+            raise DataError(f"`{node.name}` keeps {rows} rows {of} of trajectory {uid}.{trajectory}: a trajectory is trained whole or not")
+    if len(left) < node.least_kept:
+        raise DataError(f"`{node.name}` keeps {len(left)} trajectories of prompt {uid}, and declares least_kept={node.least_kept}")
+    return tuple(left)

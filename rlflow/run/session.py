@@ -139,6 +139,7 @@ def schedule(view: GraphView, options: Options) -> Config:
         pass_rate=options.pass_rate,
         seed=options.seed,
         hops=tuple(Hop(node.name, "group") for node in view.hops),
+        least_left=view.least_left,
         eval_every=math.gcd(*(node.params["every"] for node in view.sinks)),
         save_every=options.save_every,
         keep_best=options.keep_best,

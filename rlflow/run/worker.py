@@ -161,6 +161,8 @@ class _Process:
         for source in call.sources:
             columns |= fetch(self.view, node, source, self.pool)
         made, numbers = self.interpreter.run(node, columns, version=call.version, timeline=call.timeline, cuts=call.cuts)
+        if node.rows == "filter":
+            return Done(call.id, metrics=numbers, left=self.view.left(node, made))
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
         done = Done(call.id, metrics=numbers | self.view.measure(made), scores=self.view.scores(made))
         return self._kept(call, block_of(read), done) if read else done

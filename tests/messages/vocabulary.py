@@ -252,3 +252,8 @@ class VersionedEngine(Embedded):
 
 @operator(per="row", corrects=("stale",))
 def mask_stale(policy: Current[Policy], response_mask: ResponseMask, token_versions: TokenVersions) -> ResponseMask: ...  # type: ignore[empty-body]
+
+
+# --- what takes groups apart -----------------------------------------------------------------------------------------------
+@operator(per="group", rows="filter", least_kept=2)
+def keep_ended(rows: RowsT, response_mask: ResponseMask) -> RowsT: ...  # type: ignore[empty-body]

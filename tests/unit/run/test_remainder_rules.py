@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
+from test_ready import KEYS
 
+from pipelines.grpo import grpo
+from rlflow.compile.ir import Node
+from rlflow.errors import DataError
+from rlflow.run.batchscope import Made
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.decide import decide
@@ -14,6 +20,8 @@ from rlflow.run.controller.journal import Change, Counters, GroupRow, SavedRow, 
 from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.controller.state import State
+from rlflow.run.ready import OfGroup
+from rlflow.run.sampling import left_of
 
 HOPS = (Hop("keep", "group"), Hop("advantage", "group"))
 CONFIG = Config(n=3, groups_per_batch=1, max_lag=1, last=9, engines=("e",), hops=HOPS, least_left=2)
@@ -83,3 +91,42 @@ def test_a_resume_takes_back_what_a_filter_said_of_another_group(config: Config,
     state = resumed(GroupRow(7, 5, "ready", -1, 0, 2), landed(0), out, landed(2, version), config=config, least_left=least_left)
     group = state.groups[7]
     assert (group.trajectories[1].state, group.trajectories[1].reason, group.hops_done) == ("landed", "", 0)
+
+
+# --- which trajectories are left ------------------------------------------------------------------------------------------------------
+def filter_node(least_kept: int) -> Node:
+    """Of any call, made a filter."""
+    return msgspec.structs.replace(grpo().graph.nodes[0], name="keep", rows="filter", least_kept=least_kept)
+
+
+GIVEN = {0: 1, 1: 2, 2: 1}  # rows by trajectory
+
+
+def test_all_rows_are_all_trajectories() -> None:
+    assert left_of(filter_node(2), 7, GIVEN, 4, (0, 1, 1, 2)) == ()
+
+
+def test_those_are_left_whose_rows_are() -> None:
+    assert left_of(filter_node(2), 7, GIVEN, 3, (1, 1, 2)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("least", "whose", "said"),
+    [
+        (0, (), "`keep` keeps 2 of the 4 rows of prompt 7: a filter per group keeps all of one or none"),
+        (2, (0, 1), "keeps 1 rows of 2 of trajectory 7.1: a trajectory is trained whole or not"),
+        (2, (0, 9), "keeps 1 rows and was given none of trajectory 7.9"),
+        (2, (1, 1), "keeps 1 trajectories of prompt 7, and declares least_kept=2"),
+    ],
+)
+def test_what_a_filter_does_not_declare_is_refused(least: int, whose: tuple[int, ...], said: str) -> None:
+    with pytest.raises(DataError, match=said.replace("(", r"\(")):
+        left_of(filter_node(least), 7, GIVEN, 2, whose)
+
+
+def test_rows_that_operators_made_of_groups_are_read_without_those_that_were_taken_out() -> None:
+    whole, part = OfGroup(KEYS[0], 2, (0, 1)), OfGroup(KEYS[1], 4, (0, 3))
+    assert (whole.take, part.take) == (None, (0, 3))
+    made = Made.of_groups(0, [part, whole])
+    assert (made.keys, made.rows.tolist() if made.rows is not None else None) == ((KEYS[1], KEYS[0]), [0, 3, 4, 5])
+    assert Made.of_groups(0, [whole, whole]).rows is None
