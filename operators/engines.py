@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -217,7 +217,10 @@ class Embedded(Worker):
         for item in exam.items:
             room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - len(ids[item.row])))
             drawn.append(self._drawn(("held out", item.uid, item.sample), exam.how.temperature, 1.0, Course(history=(), room=room)))
-        said = self.client.generate_batch([ids[item.row] for item in exam.items], drawn)
+        attempt = current()
+        with ExitStack() as requests:
+            rids = [requests.enter_context(attempt.request(self.client.abort)) for _ in exam.items] if attempt is not None else None
+            said = self.client.generate_batch([ids[item.row] for item in exam.items], drawn, rids)
         return [Answer(self._text(one.output_ids)) if one.output_ids and _is_of(one, version) else None for one in said]
 
     def _seed(self, *of: str | int) -> int:

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -139,13 +140,13 @@ class Exam:
     def _one_by_one(self, items: Sequence[Item], do: Callable[[Item], X]) -> list[X]:
         """In the order of the items. What is noted on the way is noted here."""
 
-        def noting(item: Item) -> tuple[X, dict[str, float]]:
+        def noting(item: Item, context: Context) -> tuple[X, dict[str, float]]:
             collected()
-            return do(item), collected()
+            return context.run(do, item), collected()
 
         pool = ThreadPoolExecutor(max(1, min(THREADS, len(items))), thread_name_prefix="held-out")
         try:
-            done = list(pool.map(noting, items))
+            done = list(pool.map(noting, items, [copy_context() for _ in items]))  # the attempt that may be given up is known there too
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # after a failure: the others are nobody's any more
         for name, value in (pair for _, numbers in done for pair in numbers.items()):

@@ -1,6 +1,6 @@
-"""The attempt at a trajectory that an operator is called for, as its thread sees it.
+"""The attempt at a trajectory, or at an evaluation, that an operator is called for, as its thread sees it.
 
-    attempt = current()                              None where no trajectory is sampled: an evaluation, a test
+    attempt = current()                              None where nobody could give it up: a test
     address = attempt.next_turn()                    where its next turn is asked for; waits until the controller says
     with attempt.request(client.abort) as rid: ...   one request of an engine, under a name that no other request of the run ever has
     attempt.raise_if_given_up()                      wherever else it takes long
@@ -54,13 +54,14 @@ class _Request:
 
 
 class Attempt:
-    """name: UID.TRAJ_UID.ATTEMPT; its requests are NAME.0, NAME.1, ...
+    """name: UID.TRAJ_UID.ATTEMPT, or one of an evaluation; its requests are NAME.0, NAME.1, ...
 
     address: of the engine for its first turn. ask: tells the controller the number of a later one, whose answer is given to `go_on`
-    within so many seconds. Measured: turns/continued, of which turns/moved to another engine, and turns/waited_seconds of all of them.
+    within so many seconds; None: all are for that engine, as those of an evaluation, which is pinned. Measured:
+    turns/continued, of which turns/moved to another engine, and turns/waited_seconds of all of them.
     """
 
-    def __init__(self, name: str, address: str, ask: Callable[[int], None], seconds: float) -> None:
+    def __init__(self, name: str, address: str, ask: Callable[[int], None] | None, seconds: float) -> None:
         self.name, self._address, self._ask, self._seconds = name, address, ask, seconds
         self._given_up = threading.Event()
         self._lock, self._requests, self._open = threading.Lock(), 0, dict[str, _Request]()
@@ -83,18 +84,18 @@ class Attempt:
         """
         with self._one_turn:
             number, self._turns = self._turns, self._turns + 1
-            if number == 0:
+            if number == 0 or self._ask is None:
                 return self._address
             with self._lock:
                 self.raise_if_given_up()
                 self._asked = asked = _Turn(number)
-            self._address = self._answered(asked)
+            self._address = self._answered(asked, self._ask)
             return self._address
 
-    def _answered(self, asked: _Turn) -> str:
+    def _answered(self, asked: _Turn, ask: Callable[[int], None]) -> str:
         """The address that the controller gives, and what that cost, measured."""
         start = time.perf_counter()
-        self._ask(asked.number)
+        ask(asked.number)
         try:
             address = asked.address.result(self._seconds)
         except TimeoutError:
@@ -155,7 +156,7 @@ class Attempt:
             waiting = {rid: request for rid, request in waiting.items() if not request.back.wait(AGAIN_SECONDS)}
 
     def _over(self) -> EngineError:
-        return EngineError(f"trajectory {self.name} was given up")
+        return EngineError(f"attempt {self.name} was given up")
 
 
 def current() -> Attempt | None:

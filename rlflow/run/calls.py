@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from ..compile import ir
 from ..compile.ir import Node
 from ..data.pool.protocol import Key
+from ..errors import WaitTimeout
 from ..language.worker import Worker
-from .messages import AbortAll, Call, Done, Free, Restore, Save
+from .messages import Abort, AbortAll, Call, Done, Free, Restore, Save
 from .stall import Outstanding
 from .transport import Peer
 
@@ -39,6 +40,15 @@ class Caller:
     async def rollout(self, node: Node, engine: str, call: Call, timeout: float, turned: Callable[[int], None] | None = None) -> Done:
         """In the rollout process beside an engine. turned: is given the turns that the trajectory is ready for."""
         return await self.rollout_process(engine).call(call, what=f"`{node.name}`", timeout=timeout, turned=turned)
+
+    async def evaluate(self, node: Node, engine: str, call: Call, timeout: float) -> Done:
+        """In the same process; whoever is cancelled while waiting for it, or waits in vain, has its requests ended on the engine."""
+        process = self.rollout_process(engine)
+        try:
+            return await process.call(call, what=f"`{node.name}`", timeout=timeout)
+        except (asyncio.CancelledError, WaitTimeout):
+            process.send(Abort(call.id))
+            raise
 
     def rollout_process(self, engine: str) -> Peer:
         return self.peers[rollout_name(engine)]

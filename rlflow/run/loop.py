@@ -301,7 +301,7 @@ class Loop:
             for node in sinks:
                 start = time.monotonic()
                 call = self.staff.engine_call(node.id, evaluation.timeline, evaluation.version, evaluation.engine)
-                done = await self.caller.rollout(node, evaluation.engine, call, self._seconds("evaluation"))
+                done = await self.caller.evaluate(node, evaluation.engine, call, self._seconds("evaluation"))
                 found.append((node, done.metrics, time.monotonic() - start))
         except RlflowError as error:
             if not await self.staff.engine_ended(evaluation.engine, within=DEATH_SECONDS):

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -105,14 +106,16 @@ class _Process:
                         attempt.refuse()  # now, however many aborts are under way
                         self.aborting.submit(attempt.give_up)
                 case Call() as call if self.threads is not None:
-                    if call.prompt is not None:
-                        self.attempts[call.id] = self._attempt(call, call.prompt)
+                    self.attempts[call.id] = self._attempt(call)
                     self.threads.submit(self._answer, call)
                 case Call() | AbortAll() | Restore() | Save() as call:
                     self._answer(call)
 
-    def _attempt(self, call: Call, prompt: tuple[int, int, int, int]) -> Attempt:
-        _, *names = prompt
+    def _attempt(self, call: Call) -> Attempt:
+        """At a trajectory, or at an evaluation: no other of the run has its name, as the controller of a timeline numbers its calls."""
+        if call.prompt is None:
+            return Attempt(f"evaluation-{call.timeline}.{call.version}.{call.id}", call.address, None, 0.0)
+        _, *names = call.prompt
         return Attempt(".".join(map(str, names)), call.address, partial(self._ask_turn, call.id), self.file.turn_seconds)
 
     def _ask_turn(self, call: int, turn: int) -> None:
@@ -160,7 +163,9 @@ class _Process:
         columns = dict(self.view.seen(node, self.stream.columns)) if self.stream else {}
         for source in call.sources:
             columns |= fetch(self.view, node, source, self.pool)
-        made, numbers = self.interpreter.run(node, columns, version=call.version, timeline=call.timeline, cuts=call.cuts)
+        attempt = self.attempts.get(call.id)
+        with nullcontext() if attempt is None else attempt.running():
+            made, numbers = self.interpreter.run(node, columns, version=call.version, timeline=call.timeline, cuts=call.cuts)
         if node.rows == "filter":
             return Done(call.id, metrics=numbers, left=self.view.left(node, made))
         read = {i: column for i, column in made.items() if i in self.view.facts.read}

@@ -61,7 +61,7 @@ def test_a_thread_sees_its_own_attempt() -> None:
 def test_what_is_given_up_begins_no_request() -> None:
     attempt = silent()
     attempt.give_up()
-    with pytest.raises(EngineError, match=r"trajectory 17\.2\.0 was given up"), attempt.request(pytest.fail):
+    with pytest.raises(EngineError, match=r"attempt 17\.2\.0 was given up"), attempt.request(pytest.fail):
         pass
 
 
@@ -133,7 +133,7 @@ def test_who_waits_for_a_turn_that_is_given_up_is_told_and_so_are_the_branches_b
     told.get(timeout=5)
     attempt.refuse()
     for branch in branches:
-        with pytest.raises(EngineError, match=r"trajectory 17\.2\.0 was given up"):
+        with pytest.raises(EngineError, match=r"attempt 17\.2\.0 was given up"):
             branch.result(5)
     attempt.go_on(1, A)
     assert told.empty()
@@ -143,3 +143,8 @@ def test_an_answer_that_does_not_come_is_a_wait_with_a_name() -> None:
     attempt, _ = asking(seconds=0.05)
     with pytest.raises(WaitTimeout, match=r"^turn 1 of trajectory 17\.2\.0: the controller said nothing for 0\.05 s$"):
         attempt.next_turn()
+
+
+def test_all_turns_of_an_evaluation_are_for_the_engine_that_it_is_pinned_to() -> None:
+    attempt = Attempt("evaluation-0.3.7", A, None, 0.0)
+    assert [attempt.next_turn() for _ in range(3)] == [A, A, A]

@@ -64,10 +64,15 @@ class HttpRolloutClient:
         body = GenerateRequest(input_ids=list(input_ids), sampling_params=sampling, rid=rid, return_logprob=True)
         return self._checked(self._post("/generate", body, GenerateResponse))
 
-    def generate_batch(self, input_ids: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams]) -> list[Generation]:
-        """Sample one continuation of each prompt in one HTTP call; answers in the order of the prompts, when all are done."""
+    def generate_batch(
+        self, input_ids: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams], rids: list[str] | None = None
+    ) -> list[Generation]:
+        """Sample one continuation of each prompt in one HTTP call; answers in the order of the prompts, when all are done.
+
+        rids: a name for each, by which it can be aborted alone.
+        """
         params = sampling if isinstance(sampling, SamplingParams) else list(sampling)
-        body = GenerateRequest(input_ids=[list(ids) for ids in input_ids], sampling_params=params, return_logprob=True)
+        body = GenerateRequest(input_ids=[list(ids) for ids in input_ids], sampling_params=params, rid=rids, return_logprob=True)
         return [self._checked(r) for r in self._post("/generate", body, list[GenerateResponse])]
 
     def abort(self, rid: str = "", *, abort_all: bool = False) -> None:

@@ -266,7 +266,7 @@ class Evaluate(Action, frozen=True):
 
 
 class Void(Action, frozen=True):
-    """The scores of this evaluation are not wanted any more: wait for them no longer, report nothing. No answer is needed."""
+    """The scores of this evaluation are not wanted any more: end its requests, report nothing. No answer is needed."""
 
     evaluation: EvaluationId
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,9 @@ from operators.sync import sync
 from operators.trainers import Torch, TorchTeacher
 from operators.turns import Rules
 from rlflow import Next, Served, Site
+from rlflow.attempt import Attempt
 from rlflow.engines.rollout import EngineRefused
-from rlflow.errors import DataError, EngineError
+from rlflow.errors import DataError, EngineError, RlflowError
 from rlflow.measure import collected
 
 PROMPT = "largest of 3, 0, 6? "
@@ -260,3 +262,34 @@ def test_a_teacher_scores_rows_as_a_policy_of_its_weights_does(tmp_path: Path) -
     assert torch.equal(theirs, own)
     teacher.close()
     actor.close()
+
+
+# --- evaluations that are not wanted any more -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("environment", [None, HigherLower()], ids=["at once", "one by one"])
+def test_an_evaluation_that_is_given_up_ends_its_requests_on_the_engine(engine: Embedded, environment: HigherLower | None) -> None:
+    """The engine is paused: none of them would come back by itself."""
+    attempt, raised = Attempt("evaluation-0.0.7", engine.site.engine_url, None, 0.0), list[RlflowError]()
+    prompts = held_out_prompts(engine, [PROMPT] * 3, ["6"] * 3)
+
+    def evaluate() -> None:
+        with attempt.running():
+            try:
+                engine.evaluate(Served("policy", "served", 0, None), prompts, reward=exact_match, every=1, environment=environment)
+            except RlflowError as error:
+                raised.append(error)
+
+    engine.client.pause("retract")
+    try:
+        thread = threading.Thread(target=evaluate)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while len(attempt._open) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        attempt.give_up()
+        thread.join(30)
+        assert not thread.is_alive()
+    finally:
+        engine.client.continue_generation()
+    assert [type(error) for error in raised] == [EngineError]
+    assert "attempt evaluation-0.0.7 was given up" in str(raised[0])
