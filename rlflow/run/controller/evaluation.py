@@ -16,13 +16,14 @@ from .state import Engine, State
 __all__ = ["cover_scored", "evaluated", "evaluation_failed", "evaluation_lost", "make_due", "pin", "void"]
 
 
-def make_due(state: State, version: int) -> None:
-    """The version is to be evaluated, or a newer one if no engine gets it any more."""
-    if version not in state.evaluations_due:
+def make_due(state: State, *versions: int) -> None:
+    """Each version is to be evaluated, or a newer one if no engine gets it any more: all are due before an engine is pinned."""
+    new = [version for version in versions if version not in state.evaluations_due]
+    for version in new:
         state.evaluations_due.append(version)
         state.journal_evaluation(version, "due")
-        for engine in state.fleet:
-            pin(state, engine)
+    for engine in state.fleet if new else ():
+        pin(state, engine)
 
 
 def pin(state: State, engine: Engine) -> None:
@@ -53,7 +54,7 @@ def evaluated(state: State, event: Evaluated) -> bool:
     for due in _release(state, engine):
         state.scored.append(state.journal_evaluation(due, "scored", version, event.score))
     cover_scored(state)
-    _move_on(state, engine)
+    pin(state, engine)
     return True
 
 
@@ -80,9 +81,8 @@ def void(state: State, engine: Engine) -> None:
     if engine.evaluation is not None:
         state.emit(Void(engine.evaluation))
         dues = _release(state, engine)
-        _move_on(state, engine)
-        for due in dues:
-            make_due(state, due)
+        make_due(state, *dues)
+        pin(state, engine)
 
 
 def cover_scored(state: State) -> None:
@@ -96,18 +96,14 @@ def cover_scored(state: State) -> None:
 
 
 def _release(state: State, engine: Engine) -> tuple[int, ...]:
-    """The evaluation of this engine is over; the versions that were due by it."""
+    """The evaluation of this engine is over, and it may be synced again; the versions that were due by it."""
     evaluation = engine.evaluation
     assert evaluation is not None
     state.disarm("evaluation", evaluation)
     engine.evaluation = None
-    return state.evaluations.pop(evaluation)
-
-
-def _move_on(state: State, engine: Engine) -> None:
     if engine.state == "stale":
         state.unsynced[engine.name] = None
-    pin(state, engine)
+    return state.evaluations.pop(evaluation)
 
 
 def _pinned(state: State, evaluation: EvaluationId) -> Engine | None:

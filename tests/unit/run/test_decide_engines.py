@@ -169,6 +169,21 @@ def test_a_lost_evaluation_is_taken_by_a_busy_engine_as_soon_as_it_is_free() -> 
     assert ev.Evaluate(EvaluationId(0, 2, "a", 4)) in world.evaluate(EvaluationId(0, 2, "a", 3))
 
 
+def test_an_evaluation_for_two_versions_that_failed_is_repeated_once_for_both() -> None:
+    """The engine dies while it evaluates version 0; when it is back it holds version 1, which is due as well."""
+    world = World(replace(ONE, eval_every=1, last=0, engine_restarts=1))
+    world.begin()
+    land_first(world)
+    world.engine_down("e")
+    world.train()
+    world.save(BatchId(0, 0))
+    world.engine_up("e")
+    assert ev.Evaluate(EvaluationId(0, 1, "e", 2)) in world.sync("e")
+    assert ev.Evaluate(EvaluationId(0, 1, "e", 3)) in world.fail_evaluation(EvaluationId(0, 1, "e", 2))
+    world.evaluate(EvaluationId(0, 1, "e", 3))
+    assert world.finish == ev.Finish("done", "the last batch is trained, at version 1")
+
+
 def test_an_evaluation_that_keeps_failing_ends_the_run() -> None:
     world = World(replace(ONE, eval_every=5, max_attempts=2))
     world.begin()
