@@ -3,7 +3,7 @@
 For example:
     rlflow run pipelines/grpo.py --prompts 32 --steps 50
     rlflow runs                             rlflow resume runs/NAME --steps 100
-    rlflow audit runs/NAME                  that nothing was lost, doubled or skipped in it
+    rlflow audit NAME [--root runs]         that nothing was lost, doubled or skipped in it
     rlflow check pipelines/grpo.py --swap grpo=operators.advantage:gae
     rlflow explain pipelines/grpo.py        rlflow explain RLF202
     rlflow graph pipelines/grpo.py --mermaid
@@ -22,11 +22,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .commands import COMMANDS, Format, audit, diff, resume, runs, say_refused
+from .commands import COMMANDS, Format, Root, audit, diff, resume, runs, say_refused
 from .errors import RlflowError, UsageError
 from .flags import app_of, command_of, commands_of, invoke, options_of, with_flags
 from .language.diagnostic import CheckFailed
@@ -91,7 +91,7 @@ def _with_pipeline(name: str, file: str, flags: list[str]) -> int:
 
 
 def _with_run(run: str, flags: list[str]) -> int:
-    with pipeline_of(run) as command:
+    with pipeline_of(run, _root_in(flags), flags) as command:
         return invoke(app_of(f"rlflow resume {run}", resume.__doc__ or "", with_flags(resume, {"": command})), flags)
 
 
@@ -108,8 +108,21 @@ def _format_in(flags: list[str]) -> str:
 
     def only(*, format: Format = "text") -> None: ...
 
-    bound: inspect.BoundArguments = app_of("rlflow check", "", only).parse_known_args(flags)[1]
-    return str(bound.arguments.get("format", "text"))
+    return str(_known(only, flags).get("format", "text"))
+
+
+def _root_in(flags: list[str]) -> Path:
+    """`--root`, likewise: it says where the run is whose pipeline has the other flags."""
+
+    def only(*, root: Root = Path("runs")) -> None: ...
+
+    return Path(_known(only, flags).get("root", "runs"))
+
+
+def _known(only: Callable[..., None], flags: list[str]) -> dict[str, Any]:
+    """The arguments of a function among flags that are not all its own."""
+    bound: inspect.BoundArguments = app_of("rlflow", "", only).parse_known_args(flags)[1]
+    return bound.arguments
 
 
 def _explain_code(code: str, flags: list[str]) -> int:
@@ -129,7 +142,7 @@ def _without_file(name: str, body: Callable[..., int]) -> Callable[..., None]:
     def call(*_: object, **__: object) -> None:
         raise UsageError(f"say first which {what}: rlflow {name} {' '.join(files)} [flags]")
 
-    about = "{}, or {}:NAME where a file has several pipelines" if what == "pipeline" else "the run's folder, or its name in runs/"
+    about = "{}, or {}:NAME where a file has several pipelines" if what == "pipeline" else "the run's folder, or its name in --root"
     about += f"; its parameters are flags too: rlflow {name} {' '.join(files)} --help"
     described = [Annotated[str, Parameter(help=about.format(file, file), show_default=False)] for file in files]
     positional = [

@@ -30,9 +30,10 @@ from .errors import RlflowError, UsageError
 from .flags import Command
 from .language import writeonce
 from .language.diagnostic import CheckFailed, totals
-from .resumed import Resumed, difference
+from .resumed import Resumed, difference, folder_of
 
 if TYPE_CHECKING:
+    from .run.record import Options
     from .run.report import View
     from .run.session import Outcome
 
@@ -51,6 +52,7 @@ Oversample = Annotated[
 PassRate = Annotated[
     tuple[float, float] | None, Parameter(help="LOW HIGH: a prompt that was last right less or more often than that is not sampled again")
 ]
+Root = Annotated[Path, Parameter(help="where the folders of runs are")]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
 
@@ -87,16 +89,18 @@ def run(
     options = Options(
         name=name, root=root, seed=seed, steps=steps, save_every=save_every, keep=keep, keep_best=keep_best, watermark=watermark,
         queue=queue, oversample=oversample, epochs=epochs, remainder=remainder, pass_rate=pass_rate, pool_mb=pool_mb,
+        debug=debug,
     )  # fmt: skip
     _say_replaced(plan)
     told = command.as_told(parameters, swap)
-    return _performed(plan, steps, debug, lambda screen: run_plan(plan, options, screen, command.modules, told))
+    return _performed(plan, options, lambda screen: run_plan(plan, options, screen, command.modules, told))
 
 
 def resume(
     command: Resumed,
     parameters: dict[str, Any],
     *,
+    root: Root = Path("runs"),
     accept: Annotated[bool, Parameter(negative=(), help="go on with the pipeline as it is now, although it has changed")] = False,
     swap: Swap = (),
     steps: Annotated[int | None, Parameter(help="batches to train in all; default: as before")] = None,
@@ -112,7 +116,7 @@ def resume(
     ] = None,
     pass_rate: PassRate = None,
     pool_mb: Annotated[int | None, Parameter(help="most MiB that one process may hold in shared memory; default: as before")] = None,
-    debug: Annotated[bool, Parameter(negative=(), help="compare what operators are given before and after each call")] = False,
+    debug: Annotated[bool | None, Parameter(help="compare what operators are given before and after each call; default: as before")] = None,
 ) -> int:
     """Go on with a run from its newest checkpoint, whatever ended it. Its flags are as before, but for those that are given now.
 
@@ -124,6 +128,7 @@ def resume(
     given: dict[str, Any] = {
         "steps": steps, "save_every": save_every, "keep": keep, "keep_best": keep_best, "watermark": watermark, "queue": queue,
         "oversample": oversample, "epochs": epochs, "remainder": remainder, "pass_rate": pass_rate, "pool_mb": pool_mb,
+        "debug": debug,
     }  # fmt: skip
     options = dataclasses.replace(command.record.run, **{name: value for name, value in given.items() if value is not None})
     if (nothing_left := command.nothing_left(options)) is not None:
@@ -133,28 +138,30 @@ def resume(
         print(f"{changed}\n\n{command.way_to_accept}", file=sys.stderr)
         return 3
     plan, told = command.plan_now(parameters, swap, options)
+    command.refuse_other_group_size(plan, parameters)
+    for changed_body in command.changed_operators(plan):
+        print(f"rlflow: {changed_body}", file=sys.stderr)
     if meant := difference(command.plan_before, plan, (command.run_name, "now")):
         print(meant, end="\n\n", flush=True)
     return _performed(
         plan,
-        options.steps,
-        debug,
+        options,
         lambda screen: resume_run(plan, options, screen, command.folder, command.modules, told),
         command.run_name,
     )
 
 
-def _performed(plan: Plan, steps: int, debug: bool, job: Callable[[View], Outcome], run_name: str | None = None) -> int:
+def _performed(plan: Plan, options: Options, job: Callable[[View], Outcome], run_name: str | None = None) -> int:
     """A run with its screen, to its end, and what is said about that. run_name: as a person names it; default: its path from here."""
     from rich.console import Console
 
     from .run.screen import LiveScreen, PlainScreen
 
-    if debug:
+    if options.debug:
         os.environ[writeonce.VARIABLE] = "1"  # operators run in processes that inherit it
     for warning in plan.warnings:
         print(warning, file=sys.stderr)
-    screen = LiveScreen(Console(), steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, steps)
+    screen = LiveScreen(Console(), options.steps) if sys.stdout.isatty() else PlainScreen(sys.stdout, options.steps)
     try:
         with screen:
             outcome = job(screen)
@@ -332,10 +339,15 @@ def runs(
     return 0
 
 
-def audit(folder: Annotated[Path, Parameter(help="folder of the run")], /) -> int:
+def audit(run: Annotated[str, Parameter(help="the run's folder, or its name in --root")], /, *, root: Root = Path("runs")) -> int:
     """Check that a run lost, doubled and skipped nothing: every prompt trained once, dropped with a reason, or live (1: not so)."""
     from .run.audit import audit as audited
+    from .run.ledger.store import FILE as LEDGER
+    from .run.record import FILE
 
+    folder = folder_of(run, root)
+    if not any((folder / name).is_file() for name in (FILE, LEDGER)):
+        raise UsageError(f"{folder} is not the folder of a run: it has neither {FILE} nor {LEDGER}")
     found = audited(folder)
     print(found.says())
     return 1 if found.faults else 0

@@ -25,6 +25,8 @@ from .compile.ir import Graph
 from .compile.plan import Plan
 from .errors import UsageError
 from .flags import Command, command_of, parsed
+from .run.digests import digests
+from .run.graph import GraphView
 from .run.ledger import read_books
 from .run.record import Ended, Options, Record, Told, plan_file
 from .run.runs import checkpoint_of
@@ -42,6 +44,7 @@ class Resumed(Command):
     record: Record
     told_before: Told
     before: dict[str, Any] = field(default_factory=dict[str, Any])
+    flags: tuple[str, ...] = ()  # of this resume, as given
 
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -85,26 +88,49 @@ class Resumed(Command):
     @property
     def way_to_accept(self) -> str:
         """What is said of a pipeline that has changed."""
+        again = shlex.join(["rlflow", "resume", self.run_name, *self.flags])
         return (
             f"rlflow: this is not the pipeline that {self.run_name} was started with\n"
-            f"   = help: put {self.file} back as it was, or go on with what it is now: rlflow resume {shlex.quote(self.run_name)} --accept"
+            f"   = help: put {self.file} back as it was, or go on with what it is now: {again} --accept"
         )
+
+    def refuse_other_group_size(self, plan: Plan, given: Mapping[str, Any]) -> None:
+        """Raises UsageError, by the flag, where a group would have another number of trajectories."""
+        before, now = (GraphView(one).dispatch.params["n"] for one in (self.plan_before, plan))
+        if before == now:
+            return
+        said = (f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value == now)
+        flag = next(said, f"n={now}")
+        raise UsageError(
+            f"{flag}: the groups of {self.run_name} have {before} trajectories each, and those that wait are trained: "
+            "leave it out, or start another run"
+        )
+
+    def changed_operators(self, plan: Plan) -> Iterator[str]:
+        """What no graph shows: files of operators that are not what they were; a run from before that was noted tells nothing."""
+        changed: dict[str, list[str]] = {}
+        for operator, digest in digests(plan.graph).items():
+            if self.record.operators.get(operator, digest) != digest:
+                module, _, name = operator.partition(":")
+                changed.setdefault(module, []).append(f"`{name}`")
+        for module, names in changed.items():
+            yield f"warning: {module} has changed since {self.run_name} was at work last, and it calls {', '.join(names)} of it"
 
 
 def folder_of(run: str, root: Path = Path("runs")) -> Path:
-    """Of a run, by its path or by its name in `runs/`."""
+    """Of a run, by its path or by its name in `root`."""
     path = Path(run)
     return (path if path.is_dir() or not (root / run).is_dir() else root / run).resolve()
 
 
 @contextmanager
-def pipeline_of(run: str) -> Iterator[Resumed]:
-    """The pipeline of a run, by its path or by its name in `runs/`.
+def pipeline_of(run: str, root: Path = Path("runs"), flags: Sequence[str] = ()) -> Iterator[Resumed]:
+    """The pipeline of a run, by its path or by its name in `root`. flags: of the resume, to be said again.
 
     Relative paths and modules are meanwhile those of the folder that it was started in.
     Raises UsageError for what is no run, and for a pipeline that is gone or does not take its flags any more.
     """
-    folder = folder_of(run)
+    folder = folder_of(run, root)
     record = Record.read(folder)
     told = record.told
     if told is None:
@@ -121,6 +147,7 @@ def pipeline_of(run: str) -> Iterator[Resumed]:
         yield Resumed(
             command.file, command.pipeline, command.modules, command.refs,
             folder=folder, run_name=run, record=record, told_before=told, before=_before(command, told, folder),
+            flags=tuple(flags),
         )  # fmt: skip
     finally:
         os.chdir(here)

@@ -24,7 +24,7 @@ COUNTS: dict[str, dict[str, int]] = {
     "shard": {"mini_batches": 1},
     "pack": {"max_tokens": 1},
     "micro": {"updates": 1},  # per="micro"
-    "sink": {"every": 1, "samples": 1, "attempts": 1},  # sink=True
+    "sink": {"every": 0, "samples": 1, "attempts": 1},  # sink=True
     "worker": {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "replicas": 1, "capacity": 1},
     "devices": {"count": 1},
     "feedback": {"max_lag": 0},

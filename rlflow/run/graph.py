@@ -42,9 +42,9 @@ class GraphView:
             scopes = {rows.scope for use in node.uses if (rows := self.facts.rows_of(use.field))}
             if not node.losses and scopes != {"batch"}:
                 raise UsageError(f"`{node.name}` reads {sorted(scopes)} rows; the run time has no operators but training after `shard` yet")
-        for node in self.sinks:
-            if not isinstance(node.params.get("every"), int) or node.params["every"] < 1:
-                raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs")
+        for node in self.needed:
+            if node.sink and not isinstance(node.params.get("every"), int):
+                raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs; 0: it never runs")
 
     def _check_bodies(self) -> None:
         """What is called has a body. The operators of rows that are numbers only are not called, and the controller forms batches."""
@@ -218,7 +218,8 @@ class GraphView:
 
     @cached_property
     def sinks(self) -> list[Node]:
-        return [n for n in self.needed if n.sink]
+        """The evaluations that are run: not those with every=0."""
+        return [n for n in self.needed if n.sink and n.params.get("every") != 0]
 
     def sinks_due(self, dues: Sequence[int], *, at_the_end: bool) -> list[Node]:
         """The evaluations that are due by these versions; at the end of a run all are."""
@@ -227,8 +228,8 @@ class GraphView:
     @cached_property
     def batch(self) -> list[Node]:
         """What runs once a batch and is more than an index: scoring, rewards, advantages, training; in order."""
-        early = {n.id for n in (*self.stream, *self.hops, *self.loads, *self.syncs, *self.sinks, *self.datasets, self.form)}
-        return [n for n in self.needed if n.id not in early and n.index is None]
+        early = {n.id for n in (*self.stream, *self.hops, *self.loads, *self.syncs, *self.datasets, self.form)}
+        return [n for n in self.needed if n.id not in early and n.index is None and not n.sink]
 
     @cached_property
     def index(self) -> dict[int, Node]:

@@ -34,7 +34,7 @@ class Options:
     queue: batches formed ahead of the one in training. oversample: prompts sampled beyond the seats of batches; the excess is dropped.
     epochs: how often the data is gone through, 0 = until the steps are done. remainder: what becomes of the last prompts, fewer than a
     batch. pass_rate: prompts whose answers were right less or more often than this, when they were last judged, are not sampled again.
-    pool_mb: capacity of a process's lane in the pool.
+    pool_mb: capacity of a process's lane in the pool. debug: what operators are given is compared before and after each call.
     """
 
     name: str | None = None
@@ -51,6 +51,7 @@ class Options:
     remainder: Literal["short", "drop"] = "short"
     pass_rate: tuple[float, float] | None = None
     pool_mb: int | None = None
+    debug: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,16 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """parameters.json. pipeline: every parameter as resolved. told: None for a run that no command started."""
+    """parameters.json. pipeline: every parameter as resolved. told: None for a run that no command started.
+
+    operators: each that is called, by the digest of the file that holds it.
+    """
 
     pipeline: dict[str, Any]
     run: Options
     told: Told | None = None
     modules: tuple[tuple[str, str], ...] = ()
+    operators: dict[str, str] = field(default_factory=dict[str, str])
     rlflow: str = field(default_factory=lambda: metadata.version("rlflow"))
 
     @staticmethod

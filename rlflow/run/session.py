@@ -27,6 +27,7 @@ from .calls import BACKSTOP, engine_names
 from .controller import events as ev
 from .controller.resume import resume as resumed
 from .controller.state import Config, Hop, State
+from .digests import digests
 from .graph import GraphView
 from .launch import Fleet
 from .ledger import Ledger
@@ -63,7 +64,7 @@ def run(plan: Plan, options: Options, screen: View, modules: tuple[tuple[str, st
     view.check_runnable()
     config = schedule(view, options)
     run_dir = RunDir.create(options.root, options.name, plan.graph.name)
-    run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
+    run_dir.write_json(FILE, _record(view, options, told, modules))
     try:
         with closing(Ledger.create(run_dir.path)) as ledger:
             return _go(_Session(view, run_dir, options, screen, modules, State(config), ledger))
@@ -96,12 +97,16 @@ def resume(
         state = resumed(config, books)
         run_dir = RunDir.reopen(folder)
         try:
-            run_dir.write_json(FILE, Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules))
+            run_dir.write_json(FILE, _record(view, options, told, modules))
             replace_plan(folder, newest, view.plan.to_json())
             (folder / ENDED).unlink(missing_ok=True)
             return _go(_Session(view, run_dir, options, screen, modules, state, ledger))
         finally:
             run_dir.close()
+
+
+def _record(view: GraphView, options: Options, told: Told | None, modules: tuple[tuple[str, str], ...]) -> Record:
+    return Record(pipeline=view.graph.parameters, run=options, told=told, modules=modules, operators=digests(view.graph))
 
 
 def _go(session: _Session) -> Outcome:

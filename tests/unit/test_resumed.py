@@ -14,6 +14,8 @@ from rlflow.compile.plan import Plan
 from rlflow.errors import UsageError
 from rlflow.flags import command_of, commands_of
 from rlflow.resumed import difference, folder_of, pipeline_of, plan_of, swapped
+from rlflow.run.digests import digests
+from rlflow.run.ledger import Ledger
 from rlflow.run.record import Options, Record, Told, plan_file, replace_plan
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo.py"
@@ -83,6 +85,40 @@ def test_a_run_is_named_by_its_folder_or_by_its_name(tmp_path: Path, monkeypatch
     (tmp_path / "runs" / "one").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert folder_of("one") == folder_of("runs/one") == folder_of(str(tmp_path / "runs" / "one")) == tmp_path / "runs" / "one"
+
+
+def test_a_name_is_looked_for_in_the_root(run_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_of(GRPO, FLAGS)
+    monkeypatch.chdir(tmp_path)
+    with pipeline_of("one", tmp_path, ("--steps", "9")) as found:
+        assert found.folder == folder
+        assert "rlflow resume one --steps 9 --accept" in found.way_to_accept
+
+
+def test_another_group_size_is_refused_by_its_flag(run_of: Callable[..., Path]) -> None:
+    folder = run_of(GRPO, FLAGS)
+    Ledger.create(folder).close()
+    (folder / "plan.json").write_bytes(command_of(str(GRPO)).plan(FLAGS).to_json())
+    with pipeline_of(str(folder)) as found:
+        found.refuse_other_group_size(found.plan(FLAGS), {})
+        with pytest.raises(UsageError, match=r"^--group-size 16: the groups of .* have 8 trajectories each"):
+            found.refuse_other_group_size(found.plan({**FLAGS, "group_size": 16}), {"group_size": 16, "prompts": 4})
+
+
+def test_a_changed_body_is_told_by_its_file_and_operators(run_of: Callable[..., Path]) -> None:
+    folder = run_of(GRPO, FLAGS)
+    plan = command_of(str(GRPO)).plan(FLAGS)
+    record = Record.read(folder)
+    assert record.told is not None
+    known = digests(plan.graph) | {"operators.batching:dispatch": "another", "operators.batching:form_batch": "another"}
+    known.pop("operators.dataset:dataset")  # an older run had noted nothing of it
+    (folder / "parameters.json").write_bytes(
+        msgspec.json.encode(Record(pipeline={}, run=record.run, told=record.told, operators=known), enc_hook=str)
+    )
+    with pipeline_of(str(folder)) as found:
+        assert list(found.changed_operators(plan)) == [
+            f"warning: operators.batching has changed since {folder} was at work last, and it calls `dispatch`, `form_batch` of it"
+        ]
 
 
 def test_a_swap_of_the_same_name_takes_the_place_of_the_first() -> None:

@@ -52,7 +52,7 @@ def test_is_count(value: object, least: int, fits: bool) -> None:
         ("group_size", 0, "`n` of `dispatch` is an integer of at least 1, got 0"),
         ("max_tokens", 0, "`max_tokens` of `micro_pack` is an integer of at least 1, got 0"),
         ("max_lag", -1, "`max_lag` of `Feedback` is an integer of at least 0, got -1"),
-        ("eval_every", 0, "`every` of `engine.evaluate` is an integer of at least 1, got 0"),
+        ("eval_every", -1, "`every` of `engine.evaluate` is an integer of at least 0, got -1"),
         ("prompts", 2.5, "`prompts` of `form_batch` is an integer of at least 1, got 2.5"),
     ],
 )

@@ -16,7 +16,7 @@ from ledger_world import LedgerWorld
 
 from rlflow.cli import main
 from rlflow.run import audit as audits
-from rlflow.run.audit import audit
+from rlflow.run.audit import Audit, audit
 from rlflow.run.audit_rules import RULES
 from rlflow.run.controller.ids import Span, TrajectoryId
 from rlflow.run.controller.journal import (
@@ -292,6 +292,18 @@ def test_the_command_says_what_is_not_so_and_exits_with_1(run: Path, capsys: pyt
     assert capsys.readouterr().out == "a trajectory belongs to a group: not so: trajectory 7.0.0\n"
 
 
-def test_a_folder_that_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", str(tmp_path)]) == 1
-    assert "is no folder of a run" in capsys.readouterr().out
+def test_a_run_is_named_by_its_name_in_the_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", run.name, "--root", str(run.parent)]) == 0
+    assert "nothing lost, doubled or skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["", "not-there"])
+def test_a_folder_that_is_no_run_is_a_wrong_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["audit", str(tmp_path / name)]) == 2
+    assert "is not the folder of a run: it has neither parameters.json nor ledger.sqlite" in capsys.readouterr().err
+
+
+def test_one_of_a_thing_is_one() -> None:
+    assert Audit(faults=(), timelines=1, batches=1, trained=1).says() == (
+        "1 prompt trained in 1 batch, 0 dropped, 0 live, 0 to be drawn again, on 1 timeline: nothing lost, doubled or skipped"
+    )

@@ -26,6 +26,8 @@ from rlflow.compile.ir import Node
 from rlflow.errors import UsageError
 from rlflow.language.diagnostic import CheckFailed
 from rlflow.run.graph import GraphView
+from rlflow.run.record import Options
+from rlflow.run.session import schedule
 
 
 def names(nodes: Iterable[Node]) -> list[str]:
@@ -196,7 +198,7 @@ def test_the_numbers_of_a_made_column_are_means_over_rows() -> None:
 
 
 @pipeline
-def twice() -> None:
+def twice(first: int = 4) -> None:
     """Two evaluations, every 4 and every 6 versions."""
     actor, engine = Torch("actor"), Embedded("engine")
     policy = Feedback("policy", init=actor.load())
@@ -209,7 +211,7 @@ def twice() -> None:
     )  # fmt: skip
     trained = actor.train(policy.move, micro_pack(shard(pad(rows, multiple=1), on=actor), max_tokens=64).loss(ppo_clip(0.2, 0.28)))
     policy.close(sync(trained, engine))
-    for every in (4, 6):
+    for every in (first, 6):
         engine.evaluate(policy.served, dataset("digits.parquet", split="test", tokenizer="tiny"), reward=integer_match, every=every)
 
 
@@ -220,3 +222,11 @@ def test_which_evaluations_are_due_by_a_version() -> None:
     assert [n.params["every"] for n in view.sinks_due([2, 18], at_the_end=False)] == [6]  # 2 has none, and was passed over
     assert view.sinks_due([2], at_the_end=False) == []
     assert [n.params["every"] for n in view.sinks_due([7], at_the_end=True)] == [4, 6]
+
+
+def test_an_evaluation_of_every_0_versions_never_runs() -> None:
+    view = GraphView(twice(first=0))
+    view.check_runnable()
+    assert [n.params["every"] for n in view.sinks_due([0, 12], at_the_end=True)] == [6]
+    assert not any(node.sink for node in view.batch)
+    assert schedule(view, Options()).eval_every == 6
