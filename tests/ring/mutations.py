@@ -83,6 +83,18 @@ MUTATIONS = (
     Mutation("pending prompts are not drawn again", "dispatch", "    if state.pending:", "    if False:"),
     Mutation("an engine under evaluation is synced", "fleet", "            if engine.evaluation is None:", "            if True:"),
     Mutation("a verdict of a dead timeline is heard", "rollout", "or unit.timeline != state.timeline", "or False"),
+    Mutation(
+        "a batch takes what a filter took out",
+        "boarding",
+        "for group in groups for trajectory in group.left]",
+        "for group in groups for trajectory in group.trajectories]",
+    ),
+    Mutation(
+        "what a filter said of other rows stays",
+        "timelines",
+        "for trajectory in trajectories if not hops_done else ():",
+        "for trajectory in ():",
+    ),
     Mutation("room that appears is not seen", "fleet", "event.capacity)\n    state.routing.offer(engine)", "event.capacity)"),
 )
 

@@ -1,7 +1,7 @@
 """What is true of a run, kept from events and actions alone, by plain sets and scans: nothing here is shared with the core.
 
 prompt      not drawn → waiting → consumed(batch) → trained | dropped → covered → forgotten by everybody but these accounts
-trajectory  queued → running → landed
+trajectory  queued → running → landed (→ taken out of its group by a filter)
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class Member:
     """A turn ended and the next one was not asked for yet."""
     judged: tuple[int, int] = (0, 0)
     """Tries and passes of its rows."""
+    taken_out_by: str = ""
+    """The filter that did not leave it in its group; it has landed all the same."""
 
     def queue(self) -> None:
         self.state, self.versions, self.hops, self.turn, self.asked, self.judged = "queued", [], 0, 0, False, (0, 0)
+        self.taken_out_by = ""
 
 
 @dataclass
@@ -63,6 +66,11 @@ class Prompt:
         """Tries and passes: the word on the whole of it, else those on its rows."""
         landed = [member.judged for member in self.members if member.state == "landed"]
         return self.judged if self.judged[0] else (sum(tries for tries, _ in landed), sum(passes for _, passes in landed))
+
+    @property
+    def left(self) -> list[int]:
+        """The trajectories that its filters have left."""
+        return [traj_uid for traj_uid, member in enumerate(self.members) if not member.taken_out_by]
 
     @property
     def has_landed(self) -> bool:
@@ -175,7 +183,8 @@ class Accounts:
 
     def back(self, config: Config) -> None:
         """A resume or rollback to the newest checkpoint c, by the rules; ``config`` is what the run goes on with."""
-        version, same_hops = self.checkpoint, self.config.hops == config.hops
+        version = self.checkpoint
+        same_hops = (self.config.hops, self.config.least_left) == (config.hops, config.least_left)
         self.config, self.timeline = config, self.timeline + 1
         self.published = self.formed = version
         self.trained_in = {batch: uids for batch, uids in self.trained_in.items() if batch < version}
@@ -216,3 +225,5 @@ def _keep(prompt: Prompt, version: int, same_hops: bool) -> None:
             member.hops = prompt.hops = 0
     if not prompt.hops:
         prompt.judged = (0, 0)
+        for member in prompt.members:
+            member.taken_out_by = ""

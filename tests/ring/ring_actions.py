@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +121,7 @@ def train(ring: Ring, action: ev.Train) -> None:
     assert batch.batch not in accounts.trained_in
     assert list(action.groups) == sorted(set(action.groups))
     assert list(action.trajectories) == sorted(action.trajectories)
-    assert Counter(t.uid for t in action.trajectories) == dict.fromkeys(action.groups, ring.config.n)
+    assert [(t.uid, t.traj_uid) for t in action.trajectories] == [(uid, i) for uid in action.groups for i in accounts.prompts[uid].left]
     for trajectory in action.trajectories:
         member = accounts.member(trajectory)
         assert member.state == "landed"
@@ -130,7 +129,7 @@ def train(ring: Ring, action: ev.Train) -> None:
         assert all(version <= accounts.published for version in member.versions), "sampled by weights of a dead timeline"
         assert ring.config.policy not in BOUNDED or batch.batch - min(member.versions) <= ring.config.max_lag, "older than max_lag"
     if ring.config.policy == "mask":
-        newest = [max(max(member.versions) for member in accounts.prompts[uid].members) for uid in action.groups]
+        newest = [max(max(prompt.members[i].versions) for i in prompt.left) for prompt in map(accounts.prompts.__getitem__, action.groups)]
         assert all(batch.batch - version <= ring.config.max_lag for version in newest), "nothing is left of a group"
     ring.training = action
 

@@ -57,7 +57,8 @@ def _same_groups(state: State, accounts: Accounts) -> None:
         assert (group.tag, group.hops_done, group.judged) == (prompt.tag, prompt.hops, prompt.judged)
         assert (group.state == "ready") == accounts.is_ready(prompt)
         for trajectory, member in zip(group.trajectories, prompt.members, strict=True):
-            assert trajectory.state == member.state
+            assert trajectory.state == ("dropped" if member.taken_out_by else member.state)
+            assert trajectory.reason == member.taken_out_by
             if member.state == "landed":
                 assert (trajectory.attempt, trajectory.hops_done, trajectory.judged) == (member.attempt, member.hops, member.judged)
                 assert [span.version for span in trajectory.spans] == member.versions
@@ -170,7 +171,8 @@ def _sums(tally: Tally) -> dict[str, int]:
 def _of_prompts(prompts: Iterable[Prompt]) -> dict[str, int]:
     """Four tokens of each version that sampled a trajectory which landed."""
     found = list(prompts)
-    tokens = sum(4 * len(member.versions) for prompt in found for member in prompt.members if member.state == "landed")
+    landed = [member for prompt in found for member in prompt.members if member.state == "landed" and not member.taken_out_by]
+    tokens = sum(4 * len(member.versions) for member in landed)
     tries, passes = (sum(prompt.counts[i] for prompt in found) for i in (0, 1))
     return {"groups": len(found), "tokens": tokens, "tries": tries, "passes": passes}
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ring_accounts import Accounts
+from ring_accounts import Accounts, Prompt
 from ring_actions import perform
 from ring_checks import check_resumed, check_transition
+from ring_hosts import Host, Room, picture
 
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.books import Books
@@ -23,31 +23,12 @@ from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config, Origin
 from rlflow.run.controller.state import State
 
-__all__ = ["Host", "Ring"]
+__all__ = ["Ring"]
 
 RESUMED = 4
 """After every so many transitions it is checked what a resume would make of the tables."""
 GHOSTS = 64
 """Late answers that are kept to be given."""
-
-
-@dataclass
-class Host:
-    """An engine as it really is."""
-
-    start: int = 0
-    up: bool = False
-    capacity: int = 0
-    held: tuple[int, int] | None = None
-    """(timeline, version) of its weights; None: nobody knows."""
-    running: dict[TrajectoryId, None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Room:
-    """An engine that takes nothing may take something again."""
-
-    engine: str
 
 
 class Ring:
@@ -148,14 +129,24 @@ class Ring:
 
     def ran(self, operator: str, unit: Unit, verdict: str = "keep") -> None:
         del self.runs[operator, unit]
-        judged = (0, 0)
+        judged, left = (0, 0), ()
         if isinstance(unit, TrajectoryId):
             self.accounts.member(unit).hops += verdict == "keep"
         else:
             prompt = self.accounts.prompts[unit.uid]  # type: ignore[union-attr]
             prompt.hops += verdict == "keep"
             prompt.judged = judged = (9, prompt.uid % 10)
-        self.feed(ev.Ran(operator, unit, verdict, "no variance" if verdict == "drop" else "", judged))  # type: ignore[arg-type]
+            left = self._filtered(prompt, operator) if verdict == "keep" else ()
+        self.feed(ev.Ran(operator, unit, verdict, "no variance" if verdict == "drop" else "", judged, left))  # type: ignore[arg-type]
+
+    def _filtered(self, prompt: Prompt, operator: str) -> tuple[int, ...]:
+        """Of every other prompt all but the first that may go, down to the remainder that is declared; (): all are left."""
+        if not self.config.least_left or prompt.uid % 2:
+            return ()
+        gone = prompt.left[: max(len(prompt.left) - self.config.least_left, 0)]
+        for traj_uid in gone:
+            prompt.members[traj_uid].taken_out_by = operator
+        return tuple(prompt.left) if gone else ()
 
     def train(self) -> None:
         assert self.training is not None
@@ -295,10 +286,10 @@ class Ring:
         kinds = sorted({type(ghost).__name__ for ghost in self.ghosts})
         ghosts = [ghost for ghost in self.ghosts if type(ghost).__name__ == kinds[kind % len(kinds)]]
         event = ghosts[number % len(ghosts)]
-        ignored, before = self.state.totals.ignored.total(), _picture(self.state)
+        ignored, before = self.state.totals.ignored.total(), picture(self.state)
         assert decide(self.state, event) == []
         assert self.state.journal == []
-        assert _picture(self.state) == before
+        assert picture(self.state) == before
         assert self.state.totals.ignored.total() == ignored + 1
 
     def kill(self, config: Config, times: int = 1) -> None:
@@ -395,11 +386,3 @@ class Ring:
 
 def up(ring: Ring) -> Sequence[str]:
     return [name for name, host in ring.hosts.items() if host.up]
-
-
-def _picture(state: State) -> str:
-    """Everything that the state holds but the count of ignored events and what belongs to the transition."""
-    passing = ("actions", "journal", "totals", "buffer", "routing", "touched")
-    parts = [{name: value for name, value in vars(state).items() if name not in passing}, vars(state.buffer)]
-    totals = {name: getattr(state.totals, name) for name in state.totals.__slots__ if name != "ignored"}
-    return repr([*parts, totals])

@@ -48,11 +48,12 @@ class Schedules(RuleBasedStateMachine):
         batches=st.integers(1, 16), prompts=st.sampled_from((0, 0, 5, 8, 14, 23)), remainder=st.sampled_from(("short", "drop")),
         hops=st.sampled_from(HOPS), eval_every=st.integers(0, 3), save_every=st.integers(0, 3), engines=st.integers(1, 3),
         max_attempts=st.integers(1, 3), start=st.sampled_from(STARTS), covered_at_once=st.integers(1, 4),
+        least_left=st.integers(0, 2),
     )  # fmt: skip
     def begin(
         self, n: int, groups_per_batch: int, max_lag: int, oversample: int, policy: Literal["wait", "drop", "mask", "correct"],
         watermark: int, queue: int, batches: int, prompts: int, remainder: Literal["short", "drop"], hops: tuple[Hop, ...],
-        eval_every: int, save_every: int, engines: int, max_attempts: int, start: int, covered_at_once: int,
+        eval_every: int, save_every: int, engines: int, max_attempts: int, start: int, covered_at_once: int, least_left: int,
     ) -> None:  # fmt: skip
         highest = n * ((max_lag + 1) * groups_per_batch + oversample)
         config = Config(
@@ -60,6 +61,7 @@ class Schedules(RuleBasedStateMachine):
             watermark=min(n * watermark, highest), queue=queue, last=start + batches - 1, prompts=prompts and start + prompts,
             remainder=remainder, hops=hops, eval_every=eval_every, save_every=save_every, engines=names(engines),
             max_attempts=max_attempts, engine_restarts=5, engine_recovery=3, covered_at_once=covered_at_once,
+            least_left=min(least_left, n),
         )  # fmt: skip
         self.ring = Ring(config, Origin(timeline=start, version=start, uid=start, attempt=start))
 
@@ -157,16 +159,18 @@ class Schedules(RuleBasedStateMachine):
     @rule(
         groups_per_batch=st.integers(1, 4), max_lag=st.integers(0, 4), more=st.integers(0, 12), engines=st.integers(1, 3),
         queue=st.integers(0, 2), oversample=Spares, times=st.sampled_from((1, 1, 1, 2)), hops=st.sampled_from((None, None, None, *HOPS)),
+        least_left=st.sampled_from((None, None, None, 0, 1)),
     )  # fmt: skip
     def kill_and_resume(
         self, groups_per_batch: int, max_lag: int, more: int, engines: int, queue: int, oversample: int, times: int,
-        hops: tuple[Hop, ...] | None,
+        hops: tuple[Hop, ...] | None, least_left: int | None,
     ) -> None:  # fmt: skip
         """What may change does; a watermark that was named would be out of its bounds."""
         config = replace(
             self.ring.config, groups_per_batch=groups_per_batch, max_lag=max_lag, last=max(self.ring.accounts.checkpoint - 1 + more, 0),
             engines=names(engines), watermark=0, queue=queue, oversample=oversample, save_every=queue,
             hops=self.ring.config.hops if hops is None else hops,
+            least_left=self.ring.config.least_left if least_left is None else least_left,
         )  # fmt: skip
         self.ring.kill(config, times)
 
