@@ -26,7 +26,7 @@ def _form(node: Node, old: RowSet) -> Given:
 
 
 def _filter(node: Node, old: RowSet) -> Given:
-    """What is left of a group that was taken apart counts as whole: nothing later parts it."""
+    """What is left of a group that was taken apart counts as whole, and is what the last such filter declares: the run holds it to that."""
     left = {"group": node.least_kept, "parted_by": node.id} if node.least_kept else dict[str, Any]()
     return {"whole": old.whole and drops_groups(node, old), **left}
 

@@ -195,8 +195,8 @@ class GraphView:
 
     @cached_property
     def least_left(self) -> int:
-        """The fewest trajectories of a group that filters before boarding may leave; 0: none takes a group apart."""
-        return min((hop.least_kept for hop in self.hops if hop.least_kept), default=0)
+        """The fewest trajectories of a group that filters before boarding may leave, by the last of them; 0: none takes a group apart."""
+        return next((hop.least_kept for hop in reversed(self.hops) if hop.least_kept), 0)
 
     @cached_property
     def plan_id(self) -> str:

@@ -187,7 +187,9 @@ class Sampling:
                 key, _ = await self._restore(uid, self._newest(uid, node.name) or self._group_rows(uid, node.name))
                 self.ready.put(uid, node.id, key)
         hops = {node.id: i for i, node in enumerate(self.view.hops)}
-        members = self.state.groups[uid].trajectories if uid in self.state.groups else []
+        if uid not in self.state.groups:
+            raise DataError(f"prompt {uid} was dropped")
+        members = self.state.groups[uid].trajectories
         made = {node: OfGroup(key, *self._rows_left(members, hops[node])) for node, key in self.ready.made(uid).items()}
         return [self.ready[trajectory] for trajectory in trajectories], made
 
@@ -239,10 +241,11 @@ def left_of(node: Node, uid: int, given: Mapping[int, int], kept: int, whose: Se
     """The trajectories of which a filter has left all rows; empty: all of them.
 
     given: rows by trajectory; kept: rows that it left; whose: the trajectory of each, where the filter declares that it takes groups apart.
+    A group of which an earlier filter left too few is one that this filter has to drop, by leaving no row.
     Raises DataError for what it does not declare.
     """
     total = sum(given.values())
-    if kept == total:
+    if kept == total and len(given) >= node.least_kept:
         return ()
     if not node.least_kept:
         raise DataError(
@@ -255,5 +258,6 @@ def left_of(node: Node, uid: int, given: Mapping[int, int], kept: int, whose: Se
             of = f"of {given[trajectory]}" if trajectory in given else "and was given none"
             raise DataError(f"`{node.name}` keeps {rows} rows {of} of trajectory {uid}.{trajectory}: a trajectory is trained whole or not")
     if len(left) < node.least_kept:
-        raise DataError(f"`{node.name}` keeps {len(left)} trajectories of prompt {uid}, and declares least_kept={node.least_kept}")
+        kept_of = f"{len(left)} {'trajectory' if len(left) == 1 else 'trajectories'} of prompt {uid}"
+        raise DataError(f"`{node.name}` keeps {kept_of}, and declares least_kept={node.least_kept}")
     return tuple(left)

@@ -34,6 +34,7 @@ from rlflow import Plan, Record, RowsT, operator, pipeline
 from rlflow.compile.facts import RowSet
 from rlflow.language.diagnostic import CheckFailed
 from rlflow.language.feedback import Feedback
+from rlflow.run.graph import GraphView
 
 
 @operator(per="group", rows="filter", least_kept=1)
@@ -53,17 +54,20 @@ class Numbered(Record):
 def numbered(uid: Uid) -> TrajUid: ...  # type: ignore[empty-body]
 
 
-def loop(keep: Callable[..., Any], *, padded: bool = True) -> Plan:
+def loop(*keeps: Callable[..., Any], padded: bool = True, n: int = 8) -> Plan:
+    """keeps: filters, one after the other."""
     @pipeline
     def of_parts() -> None:
         actor, engine = Torch("actor", dp=2), Embedded("engine")
         policy = Feedback("policy", init=actor.load())
-        sample = engine.rollout(policy.served, dispatch(dataset("train.parquet"), n=8))
-        whose = Numbered(
+        sample = engine.rollout(policy.served, dispatch(dataset("train.parquet"), n=n))
+        left = Numbered(
             input_ids=sample.input_ids, response_mask=sample.response_mask, response_text=sample.response_text, answer=sample.answer,
             uid=sample.uid, traj_uid=numbered(sample.uid),
         )  # fmt: skip
-        ready = form_batch(keep(whose, sample.response_mask), prompts=64)
+        for keep in keeps:
+            left = keep(left, left.response_mask)
+        ready = form_batch(left, prompts=64)
         score = exact_match(ready.response_text, ready.answer, ready.response_mask)
         adv = grpo(shaping(score.token_level_scores), ready.response_mask, ready.uid, traj_uid=ready.traj_uid)
         old = actor.log_probs(policy.current, ready.input_ids, ready.response_mask)
@@ -100,6 +104,17 @@ def test_they_are_padded_before_they_are_cut() -> None:
 
 def test_an_estimator_that_compares_needs_as_many_as_the_filter_leaves() -> None:
     assert codes(lambda: loop(keep_one)) == ["RLF512"]
+
+
+def test_the_last_filter_that_takes_groups_apart_says_how_much_is_left() -> None:
+    plan = loop(keep_one, keep_ended)
+    assert rows(plan, "form_batch").group == 2
+    assert GraphView(plan).least_left == 2
+    assert codes(lambda: loop(keep_ended, keep_one)) == ["RLF512"]
+
+
+def test_a_filter_that_leaves_more_than_a_group_has_is_refused() -> None:
+    assert codes(lambda: loop(keep_ended, n=1)) == ["RLF512"]
 
 
 def test_the_run_is_told_whose_rows_are_left() -> None:

@@ -116,12 +116,18 @@ def test_those_are_left_whose_rows_are() -> None:
         (0, (), "`keep` keeps 2 of the 4 rows of prompt 7: a filter per group keeps all of one or none"),
         (2, (0, 1), "keeps 1 rows of 2 of trajectory 7.1: a trajectory is trained whole or not"),
         (2, (0, 9), "keeps 1 rows and was given none of trajectory 7.9"),
-        (2, (1, 1), "keeps 1 trajectories of prompt 7, and declares least_kept=2"),
+        (2, (1, 1), "keeps 1 trajectory of prompt 7, and declares least_kept=2"),
     ],
 )
 def test_what_a_filter_does_not_declare_is_refused(least: int, whose: tuple[int, ...], said: str) -> None:
     with pytest.raises(DataError, match=said.replace("(", r"\(")):
         left_of(filter_node(least), 7, GIVEN, 2, whose)
+
+
+def test_a_filter_that_keeps_all_that_another_left_is_held_to_what_it_declares() -> None:
+    assert left_of(filter_node(1), 7, {1: 2}, 2, (1, 1)) == ()
+    with pytest.raises(DataError, match="`keep` keeps 1 trajectory of prompt 7, and declares least_kept=2"):
+        left_of(filter_node(2), 7, {1: 2}, 2, (1, 1))
 
 
 def test_rows_that_operators_made_of_groups_are_read_without_those_that_were_taken_out() -> None:

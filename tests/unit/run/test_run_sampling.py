@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_ready import KEYS
 
-from rlflow.errors import EngineError, WorkerDied
+from rlflow.errors import DataError, EngineError, WorkerDied
 from rlflow.run.blocks import Blocks
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.ids import TrajectoryId
@@ -71,6 +72,17 @@ def test_the_end_of_an_engine_is_no_failure_of_a_trajectory_that_was_about_to_be
 
 def test_an_engine_that_cannot_be_called_fails_the_attempt(tmp_path: Path) -> None:
     assert told(tmp_path, aborted=False, ended=False) == [ev.Failed(FIRST.trajectory, "engine `engine` is down")]
+
+
+def test_of_a_group_that_is_gone_nothing_is_made_up(tmp_path: Path) -> None:
+    """It is trained or dropped, and its rows are not freed yet."""
+    staff: Any = Staff(ended=False)
+    staff.view.hops = ()
+    state = State(Config(n=2, groups_per_batch=1, max_lag=0, last=0, engines=("engine",)))
+    sampling = Sampling(state, staff, Blocks(lambda _: None), lambda _: None, seed=0, rows=tmp_path)
+    sampling.ready.put(4, 1, KEYS[0])
+    with pytest.raises(DataError, match="prompt 4 was dropped"):
+        asyncio.run(sampling.of_group(4, [], 0))
 
 
 # --- turns ----------------------------------------------------------------------------------------------------------------------------
