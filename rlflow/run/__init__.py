@@ -9,6 +9,7 @@ staff.py launch.py calls.py transport.py messages.py    the processes, and how t
 site.py worker.py stream.py interpret.py letters.py     inside a worker process
 graph.py digests.py   the plan as the run time reads it, and what its operators were made of
 rundir.py record.py runs.py report.py bias.py screen.py    what a run leaves, was told, what became of it, what it shows
-ledger/ rowfiles.py checkpoints.py retention.py         what outlives a kill: what was decided, rows, weights; which weights stay
+ledger/ rowfiles.py checkpoints.py                      what outlives a kill: what was decided, rows, weights
+retention.py deleting.py                                which weights stay, and how the others go
 audit.py audit_rules.py                                 nothing lost, doubled or skipped
 """

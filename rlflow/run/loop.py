@@ -36,12 +36,9 @@ from .graph import GraphView
 from .ledger.history import trained_group
 from .ready import Landed, OfGroup
 from .report import Report
-from .retention import delete
 from .sampling import DEATH_SECONDS, Sampling
 from .staff import Staff
 from .stall import Waits
-
-TIDY_SECONDS = 30.0  # that the end of a run waits for old checkpoints to be deleted
 
 
 class Ledger(Protocol):
@@ -71,7 +68,6 @@ class Loop:
         self._evaluating: dict[EvaluationId, asyncio.Task[None]] = {}
         self._saving: dict[BatchId, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self._deleting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ev.Finish:
         """Until `decide` says Finish."""
@@ -91,7 +87,6 @@ class Loop:
             for timer in self._timers.values():
                 timer.cancel()
             await asyncio.gather(worker, watch, *self._tasks, return_exceptions=True)
-            await self._deleted()
 
     @property
     def began(self) -> bool:
@@ -128,18 +123,9 @@ class Loop:
         """Of the checkpoints, keep those that are asked for. The others lose their names now, and are deleted beside the run."""
         unscored = {*self.state.evaluations_due, *(evaluation.version for evaluation in self.state.evaluations)}
         try:
-            gone = self.staff.retention.saved(self.state.saved, unscored)
+            self.staff.deleter.delete(self.staff.retention.saved(self.state.saved, unscored))
         except OSError as error:
             self.report.screen.note(f"the checkpoints could not be tidied up: {error}")
-            return
-        if gone:
-            self._deleting.add(task := asyncio.create_task(asyncio.to_thread(delete, gone)))
-            task.add_done_callback(self._deleting.discard)
-
-    async def _deleted(self) -> None:
-        """What is left after so long, the next resume deletes."""
-        if self._deleting and (await asyncio.wait(self._deleting, timeout=TIDY_SECONDS))[1]:
-            self.report.screen.note(f"old checkpoints were not deleted within {TIDY_SECONDS:g} s: the next resume deletes what is left")
 
     def _commit(self) -> None:
         if self.state.journal:

@@ -17,15 +17,14 @@ import itertools
 import math
 import os
 import re
-import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from ..errors import UsageError
 
-__all__ = ["Retention", "best_of", "delete", "retained"]
+__all__ = ["Retention", "best_of", "retained"]
 
 STEP, GONE = re.compile(r"step-(\d{6,})"), ".gone-"
 
@@ -95,7 +94,7 @@ class Retention:
     def saved(self, newest: int, unscored: Collection[int]) -> list[Path]:
         """newest: the newest checkpoint that is committed. unscored: versions whose evaluation is under way or due.
 
-        Returns what is no checkpoint any more, for `delete`.
+        Returns what is no checkpoint any more, for the `Deleter`.
         """
         best = best_of(self._scores, self.versions)
         others = {*unscored, *([] if best is None else [best])} if self.keep_best else set[int]()
@@ -124,12 +123,6 @@ class Retention:
             new.unlink(missing_ok=True)
             new.symlink_to(best.name)
             new.replace(link)
-
-
-def delete(folders: Iterable[Path]) -> None:
-    """Takes as long as the disk does. What cannot be deleted stays for the next time."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(path: Path) -> dict[int, float]:

@@ -38,6 +38,7 @@ from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings
 
+TIDY_SECONDS = 30.0  # that the end of a run waits for old checkpoints to be deleted
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -187,6 +188,12 @@ class _Session:
             finally:
                 await fleet.stop(grace=1.5 if failed else 5.0)
                 staff.arena.close()
+                await self._tidy_up(staff)
+
+    async def _tidy_up(self, staff: Staff) -> None:
+        """Wait for old checkpoints to be deleted, when nobody works any more; who has asked twice for the end waits for none."""
+        if not await asyncio.to_thread(staff.deleter.wait, TIDY_SECONDS if self.stops < 2 else 0.0):
+            self.screen.note("old checkpoints are not deleted yet: the next resume deletes what is left")
 
     @property
     def _hello_seconds(self) -> float:

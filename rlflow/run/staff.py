@@ -24,6 +24,7 @@ from ..modules import make_worker
 from . import checkpoints
 from .blocks import Blocks
 from .calls import Caller, engine_names, process_name, rollout_name
+from .deleting import Deleter
 from .graph import GraphView
 from .launch import Fleet
 from .messages import Call, Free
@@ -58,6 +59,7 @@ class Staff:
     def __init__(self, view: GraphView, run_dir: RunDir, fleet: Fleet, around: Surroundings) -> None:
         self.view, self.run_dir, self.fleet, self.around = view, run_dir, fleet, around
         self.retention = Retention(run_dir.path / "checkpoints", keep=around.keep, keep_best=around.keep_best)
+        self.deleter = Deleter()
         self.workers: dict[int, Worker] = {w.id: make_worker(w) for w in view.graph.workers}
         used = {n.worker for n in view.needed if n.worker is not None} | {n.fills for n in view.syncs}
         servers = {w.id for w in view.graph.workers if w.id in used and self._argv(w, w.name, Path("?")) is not None}

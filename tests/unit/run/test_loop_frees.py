@@ -31,6 +31,7 @@ from rlflow.run.controller.events import Arm, Disarm, Stop
 from rlflow.run.controller.journal import Change
 from rlflow.run.controller.state import Config, Hop, State
 from rlflow.run.controller.waits import WAITS
+from rlflow.run.deleting import Deleter
 from rlflow.run.interpret import block_of, fetch
 from rlflow.run.loop import Loop
 from rlflow.run.messages import Call, Done
@@ -108,9 +109,7 @@ class Here(Caller):
         read = {i: column for i, column in made.items() if i in self.view.facts.read}
         return Done(call.id, self.pool.put(block_of(read)) if read else None, metrics=numbers)
 
-    async def rollout(
-        self, node: Node, engine: str, call: Call, timeout: float, turned: Callable[[int], None] | None = None
-    ) -> Done:
+    async def rollout(self, node: Node, engine: str, call: Call, timeout: float, turned: Callable[[int], None] | None = None) -> Done:
         assert call.prompt is not None
         self.blocks.append((node.name, self.pool.stats().keys))
         block, lengths, spans, numbers = self.stream.sample(call.prompt[:3], call.version)
@@ -128,7 +127,7 @@ class Staff:
     """The part of `rlflow.run.staff.Staff` that a loop asks: nobody dies."""
 
     def __init__(self, caller: Here, retention: Retention) -> None:
-        self.retention = retention
+        self.retention, self.deleter = retention, Deleter()
         self.caller, self.view, self.engines = caller, caller.view, {"engine": caller.view.engine}
         self.rows, self.blocks, self.prepared = {caller.view.source.id: 3}, Blocks(caller.free), asyncio.Event()
         self.prepared.set()

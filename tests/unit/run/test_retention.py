@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlflow.errors import UsageError
-from rlflow.run.retention import Retention, best_of, delete, retained
+from rlflow.run.deleting import Deleter
+from rlflow.run.retention import Retention, best_of, retained
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,12 @@ def saved(checkpoints: Retention, version: int, unscored: tuple[int, ...] = ()) 
     checkpoints.path(version).mkdir()
     (checkpoints.path(version) / "weights").write_text(str(version))
     delete(checkpoints.saved(version, unscored))
+
+
+def delete(folders: list[Path]) -> None:
+    deleter = Deleter()
+    deleter.delete(folders)
+    assert deleter.wait(10)
 
 
 def there(folder: Path) -> list[str]:
