@@ -52,6 +52,7 @@ Oversample = Annotated[
 PassRate = Annotated[
     tuple[float, float] | None, Parameter(help="LOW HIGH: a prompt that was last right less or more often than that is not sampled again")
 ]
+BESIDES = "besides, where half of the rows wait that may wait for one"  # of checkpoints
 Root = Annotated[Path, Parameter(help="where the folders of runs are")]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
@@ -62,10 +63,10 @@ def run(
     *,
     swap: Swap = (),
     name: Annotated[str | None, Parameter(help="of the run's folder; default: the pipeline and the time")] = None,
-    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
+    root: Root = Path("runs"),
     seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
     steps: Annotated[int, Parameter(help="batches to train, unless the data ends before")] = 100,
-    save_every: Annotated[int, Parameter(help="steps between two checkpoints; 0: only the last step")] = 25,
+    save_every: Annotated[int, Parameter(help=f"steps between two checkpoints; 0: the last step; {BESIDES}")] = 25,
     keep: Annotated[int, Parameter(help="newest checkpoints that stay; 0: all")] = 0,
     keep_best: Annotated[
         bool, Parameter(negative=(), help="save versions that are evaluated, too; checkpoints/best is the one with the highest score")
@@ -325,7 +326,7 @@ def diff(
 
 def runs(
     *,
-    root: Annotated[Path, Parameter(help="where the folders of runs are")] = Path("runs"),
+    root: Root = Path("runs"),
     format: Annotated[Literal["text", "json"], Parameter(help="for a person, for machines (a list of objects)")] = "text",
 ) -> int:
     """List the runs in a folder: running, done, stopped, failed or killed, how far they came, and where `rlflow resume` would go on."""

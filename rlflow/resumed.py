@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from .compile.ir import Graph
 from .compile.plan import Plan
 from .errors import UsageError
 from .flags import Command, command_of, parsed
+from .language.diagnostic import CheckFailed
 from .run.digests import digests
 from .run.graph import GraphView
 from .run.ledger import read_books
@@ -96,15 +97,23 @@ class Resumed(Command):
 
     def refuse_other_group_size(self, plan: Plan, given: Mapping[str, Any]) -> None:
         """Raises UsageError, by the flag, where a group would have another number of trajectories."""
-        before, now = (GraphView(one).dispatch.params["n"] for one in (self.plan_before, plan))
+        before, now = _group_size(self.plan_before), _group_size(plan)
         if before == now:
             return
-        said = (f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value == now)
-        flag = next(said, f"n={now}")
+        flag = self._flag_of_group_size(before, given) or f"n={now}"
         raise UsageError(
             f"{flag}: the groups of {self.run_name} have {before} trajectories each, and those that wait are trained: "
             "leave it out, or start another run"
         )
+
+    def _flag_of_group_size(self, before: int, given: Mapping[str, Any]) -> str:
+        """The one without which groups have the size that they had: the pipeline is traced without each. Empty: it is no single one."""
+        for name, value in given.items():
+            others = {other: given[other] for other in given if other != name}
+            with suppress(CheckFailed, UsageError):
+                if _group_size(self._plan({**self.before, **others}, self.told_before.swap, self.record.run)) == before:
+                    return shlex.join(self.as_told({name: value}, ()).flags)
+        return ""
 
     def changed_operators(self, plan: Plan) -> Iterator[str]:
         """What no graph shows: files of operators that are not what they were; a run from before that was noted tells nothing."""
@@ -115,6 +124,10 @@ class Resumed(Command):
                 changed.setdefault(module, []).append(f"`{name}`")
         for module, names in changed.items():
             yield f"warning: {module} has changed since {self.run_name} was at work last, and it calls {', '.join(names)} of it"
+
+
+def _group_size(plan: Plan) -> int:
+    return int(GraphView(plan).dispatch.params["n"])
 
 
 def folder_of(run: str, root: Path = Path("runs")) -> Path:

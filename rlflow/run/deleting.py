@@ -22,7 +22,10 @@ class Deleter:
         self._thread: threading.Thread | None = None
 
     def delete(self, folders: Iterable[Path]) -> None:
-        """At once: it takes as long as the disk does until they are gone. One that waits does so once; one that is being deleted may be made anew, and waits."""
+        """At once: it takes as long as the disk does until they are gone. One that waits does so once.
+
+        One that is being deleted may have been made anew meanwhile: it waits.
+        """
         with self._lock:
             self._waiting.update(dict.fromkeys(folders))
             if self._waiting and self._thread is None:

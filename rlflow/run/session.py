@@ -128,7 +128,7 @@ def schedule(view: GraphView, options: Options) -> Config:
     if options.keep < 0:
         raise UsageError(f"--keep {options.keep}: give at least 1, or 0 for all checkpoints")
     if options.keep_best and not view.sinks:
-        raise UsageError("--keep-best: nothing is evaluated in this pipeline, so no checkpoint is the best; leave it out, or call evaluate")
+        raise UsageError(f"--keep-best: {_why_none_is_best(view)}")
     gap = next((gap for gap in view.plan.facts.gaps.values() if gap.watermark), Gap(worst=0))
     return Config(
         n=view.dispatch.params["n"],
@@ -150,6 +150,14 @@ def schedule(view: GraphView, options: Options) -> Config:
         save_every=options.save_every,
         keep_best=options.keep_best,
     )
+
+
+def _why_none_is_best(view: GraphView) -> str:
+    never = next((node for node in view.needed if node.sink), None)  # it is called, and told to do nothing
+    if never is None:
+        return "nothing is evaluated in this pipeline, so no checkpoint is the best; leave it out, or call evaluate"
+    flag = "--eval-every " if "eval_every" in view.graph.parameters else "every="
+    return f"`{never.name}` never runs ({flag}0), so no checkpoint is the best; leave it out, or give {flag.strip()} at least 1"
 
 
 class _Session:

@@ -103,6 +103,34 @@ def test_another_group_size_is_refused_by_its_flag(run_of: Callable[..., Path]) 
         found.refuse_other_group_size(found.plan(FLAGS), {})
         with pytest.raises(UsageError, match=r"^--group-size 16: the groups of .* have 8 trajectories each"):
             found.refuse_other_group_size(found.plan({**FLAGS, "group_size": 16}), {"group_size": 16, "prompts": 4})
+        given = {"prompts": 16, "group_size": 16}
+        with pytest.raises(UsageError, match=r"^--group-size 16: "):  # not the other flag of that value
+            found.refuse_other_group_size(found.plan({**FLAGS, **given}), given)
+
+
+SIZES = """
+from pipelines.grpo import grpo
+from rlflow.compile.plan import Plan
+
+def sizes_h(pairs: int = 4, alone: bool = False, less: int = 0) -> Plan:
+    return grpo(group_size=(1 if alone else 2) * pairs - less)
+"""
+
+
+def test_the_flag_is_the_one_without_which_groups_are_what_they_were(run_of: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "sizes_h.py").write_text(SIZES)
+    folder = run_of(tmp_path / "sizes_h.py", {})
+    Ledger.create(folder).close()
+    (folder / "plan.json").write_bytes(command_of(str(tmp_path / "sizes_h.py")).plan({}).to_json())
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"pairs": 4, "alone": True}, "--alone"),
+        ({"pairs": 8, "less": 0}, "--pairs 8"),  # it is half of n
+        ({"pairs": 8, "less": 1}, "n=15"),  # without either of them it is another one still
+    ]
+    with pipeline_of(str(folder)) as found:
+        for given, said in cases:
+            with pytest.raises(UsageError, match=f"^{said}: the groups of .* have 8 trajectories each"):
+                found.refuse_other_group_size(found.plan(given), given)
 
 
 def test_a_changed_body_is_told_by_its_file_and_operators(run_of: Callable[..., Path]) -> None:

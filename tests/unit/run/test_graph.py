@@ -230,3 +230,9 @@ def test_an_evaluation_of_every_0_versions_never_runs() -> None:
     assert [n.params["every"] for n in view.sinks_due([0, 12], at_the_end=True)] == [6]
     assert not any(node.sink for node in view.batch)
     assert schedule(view, Options()).eval_every == 6
+
+
+def test_a_best_checkpoint_needs_an_evaluation_that_runs() -> None:
+    assert schedule(GraphView(grpo(eval_every=5)), Options(keep_best=True)).keep_best
+    with pytest.raises(UsageError, match=r"^--keep-best: `engine\.evaluate` never runs \(--eval-every 0\), .* give --eval-every "):
+        schedule(GraphView(grpo(eval_every=0)), Options(keep_best=True))
