@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -99,15 +102,33 @@ def test_rows_that_were_cut_are_refused_and_those_before_them_are_not(tmp_path: 
     assert rowfiles.read(tmp_path / "0.0")[0] == BLOCK
 
 
-def test_what_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, append = tmp_path / "1", os.write
+@pytest.mark.parametrize("last", ["an error", "nothing"])
+def test_what_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    folder, append, calls = tmp_path / "1", os.write, []
     rowfiles.write(folder / "0.0", BLOCK, FACTS)
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda file, data: append(file, bytes(data)[:100]))
-        with pytest.raises(OSError, match="No space left"):
+
+    def full(file: int, data: memoryview) -> int:
+        calls.append(len(data))
+        if len(calls) == 1:
+            return append(file, data[:100])
+        if last == "an error":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return 0
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        with pytest.raises(OSError, match="Disk quota exceeded: .*arrows" if last == "an error" else "No space left on device: .*arrows"):
             rowfiles.write(folder / "1.0", BLOCK, FACTS)
+    assert calls[1] == calls[0] - 100
     rowfiles.write(folder / "2.0", BLOCK, FACTS)
     assert rowfiles.names(tmp_path, 1) == {"0.0", "2.0"}
+
+
+def test_a_write_that_takes_a_part_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: append(file, data[:100]))
+    rowfiles.write(tmp_path / "0.0", BLOCK, FACTS)
+    assert rowfiles.read(tmp_path / "0.0") == (BLOCK, FACTS)
 
 
 def test_no_changed_byte_is_read_as_other_rows(tmp_path: Path) -> None:
@@ -176,7 +197,7 @@ def test_a_sweep_keeps_what_the_ledger_names(tmp_path: Path, monkeypatch: pytest
         file.write((tmp_path / "1" / "2-2.arrows").read_bytes()[:100])  # of a process that was killed meanwhile
     (tmp_path / "1" / "4-4.half").write_bytes(b"AR")
     kept = [TrajectoryId(1, 0, 1), TrajectoryId(1, 2, 0)]
-    rowfiles.sweep(tmp_path, [rowfiles.trajectory_rows(tmp_path, one) for one in kept])
+    rowfiles.sweep(tmp_path, kept, {})
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["1", "1/1-1.arrows", "1/3-3.arrows"]
     assert rowfiles.names(tmp_path, 1) == {"0.1", "2.0"}
     for one in kept:
@@ -187,14 +208,74 @@ def test_a_sweep_leaves_a_group_alone_that_lacks_what_the_ledger_names(tmp_path:
     rowfiles.write(tmp_path / "1" / "0.0", BLOCK, FACTS)
     file = the_file(tmp_path / "1")
     file.write_bytes(file.read_bytes()[:100])
-    rowfiles.sweep(tmp_path, [tmp_path / "1" / "0.0"])
+    rowfiles.sweep(tmp_path, [TrajectoryId(1, 0, 0)], {})
     with pytest.raises(DataError, match="is no whole Arrow stream"):
         rowfiles.read(tmp_path / "1" / "0.0")
 
 
-def test_rows_of_an_older_rlflow_are_neither_read_nor_swept(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "0.0.arrow").write_bytes(b"ARROW1")
-    with pytest.raises(DataError, match=r"0\.0\.arrow was written by an older rlflow: resume the run with that one"):
-        rowfiles.sweep(tmp_path, [])
-    assert (tmp_path / "1" / "0.0.arrow").exists()
+def test_of_what_operators_made_of_a_group_a_sweep_keeps_the_newest(tmp_path: Path) -> None:
+    for operator, timeline in (("grpo", 2), ("grpo", 10), ("grpo.2", 11), ("later", 0)):
+        rowfiles.write(rowfiles.group_rows(tmp_path, 1, operator, timeline), BLOCK, FACTS)
+    rowfiles.write(tmp_path / "1" / "0.0", BLOCK, FACTS)
+    rowfiles.sweep(tmp_path, [TrajectoryId(1, 0, 0)], {1: ["filter", "grpo"]})
+    assert rowfiles.names(tmp_path, 1) == {"0.0", "grpo.10"}
+
+
+def test_names_are_told_without_a_look_at_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three streams of a megabyte, less than a hundredth is read, and no batch is parsed."""
+    big = Block({"0": Column.scalars("i64", np.arange(2**17))})
+    for number in range(3):
+        rowfiles.write(tmp_path / "1" / f"{number}.0", big, FACTS)
+    read, message = list[int](), rowfiles._message
+
+    def counted(data: BinaryIO, start: int, size: int) -> tuple[bytes, int]:
+        flat, end = message(data, start, size)
+        read.append(len(flat))
+        return flat, end
+
+    monkeypatch.setattr(rowfiles, "_message", counted)
+    monkeypatch.setattr("pyarrow.ipc.open_stream", None)
+    assert rowfiles.names(tmp_path, 1) == {"0.0", "1.0", "2.0"}
+    assert sum(read) < the_file(tmp_path / "1").stat().st_size // 100
+
+
+# --- rows of an older rlflow ----------------------------------------------------------------------------------------------------------
+def old_rows(rows: Path, *names: str) -> None:
+    """As format 1 has them: FACTS and BLOCK in a file a name."""
+    for name in names:
+        (rows / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).with_name("rows_v1.arrow"), rows / f"{name}.arrow")
+
+
+def test_rows_of_an_older_rlflow_are_read_beside_newer_ones(tmp_path: Path) -> None:
+    old_rows(tmp_path, "1/0.0", "1/grpo.3")
+    rowfiles.write(tmp_path / "1" / "1.0", BLOCK, Facts())
+    assert rowfiles.names(tmp_path, 1) == {"0.0", "1.0", "grpo.3"}
+    for name in ("0.0", "grpo.3"):
+        assert rowfiles.read(tmp_path / "1" / name) == (BLOCK, FACTS)
+    assert rowfiles.read(tmp_path / "1" / "1.0") == (BLOCK, Facts())
+
+
+def test_rows_of_an_older_rlflow_are_swept_and_recycled_by_their_names(tmp_path: Path) -> None:
+    old_rows(tmp_path, "1/0.0", "1/0.1", "1/1.0", "1/grpo.3", "1/grpo.4", "2/0.0", "3/0.0")
+    (tmp_path / "1" / "1.1.arrow.77.half").write_bytes(b"ARROW1")
+    rowfiles.sweep(tmp_path, [TrajectoryId(1, 0, 1), TrajectoryId(1, 1, 0), TrajectoryId(3, 0, 0)], {1: ["grpo"]})
+    assert sorted(p.name for p in (tmp_path / "1").iterdir()) == ["0.1.arrow", "1.0.arrow", "grpo.4.arrow"]
+    assert not (tmp_path / "2").exists()
+    rowfiles.recycle(tmp_path, [3])
+    assert rowfiles.names(tmp_path, 3) == set()
+
+
+def test_no_changed_byte_of_an_older_file_is_read_as_other_rows_and_no_cut_one_at_all(tmp_path: Path) -> None:
+    old_rows(tmp_path, "0.0")
+    file = tmp_path / "0.0.arrow"
+    good, refused = file.read_bytes(), 0
+    changed = [good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :] for at in range(len(good))]
+    for data in (*changed, *(good[:end] for end in range(0, len(good) // 2, 7))):
+        file.write_bytes(data)
+        try:
+            assert rowfiles.read(tmp_path / "0.0") == (BLOCK, FACTS)
+        except DataError as error:
+            assert str(tmp_path / "0.0") in str(error)
+            refused += 1
+    assert refused > len(good) // 4
