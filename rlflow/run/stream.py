@@ -23,6 +23,14 @@ Span = tuple[int, int, int]
 GROUPS = 1024  # whose dispatched prompts are kept for the siblings to come
 
 
+class _Dispatched:
+    """A prompt for all trajectories of its group; columns is empty until the first of them has it dispatched."""
+
+    def __init__(self) -> None:
+        self.once = threading.Lock()
+        self.columns: dict[int, Column] = {}
+
+
 class Stream:
     """What one rollout process needs of the plan. columns: of all data sets; sizes: prompts of each, by node."""
 
@@ -37,7 +45,7 @@ class Stream:
         after = view.stream.index(view.dispatch) + 1
         self._before = [node for node in view.stream[:after] if node is not view.source]
         self._after = view.stream[after:]
-        self._dispatched, self._dispatching = lru_cache(GROUPS)(self._dispatch), threading.Lock()
+        self._prompts, self._looking = lru_cache(GROUPS)(lambda row, uid: _Dispatched()), threading.Lock()
 
     def sample(
         self, prompt: tuple[int, int, int], version: int, timeline: int = 0
@@ -48,9 +56,12 @@ class Stream:
         Raises what an operator raises.
         """
         row, uid, number = prompt
-        with self._dispatching:  # siblings come at once: the first one dispatches for all
-            dispatched = self._dispatched(row, uid)
-        columns = {i: column.between(number, number + 1) for i, column in dispatched.items()}
+        with self._looking:
+            dispatched = self._prompts(row, uid)
+        with dispatched.once:  # siblings come at once: the first one dispatches for all
+            if not dispatched.columns:
+                dispatched.columns = self._dispatch(row, uid)
+        columns = {i: column.between(number, number + 1) for i, column in dispatched.columns.items()}
         numbers: dict[str, float] = {}
         for node in self._after:
             made, noted = self._run(node, columns, version, timeline)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from small_loop import interpreter_of, small
@@ -63,3 +66,36 @@ def test_floats_of_the_rows_are_measured(stream: Stream) -> None:
 
 def test_the_size_of_the_data_set_is_told(stream: Stream) -> None:
     assert stream.sizes == {stream.view.source.id: 3}
+
+
+def dispatching_with(stream: Stream, monkeypatch: pytest.MonkeyPatch, wait: threading.Barrier) -> list[int]:
+    """The uids of prompts as they are dispatched, each of which waits there for the others."""
+    dispatched, dispatch = list[int](), stream._dispatch
+
+    def noted(row: int, uid: int) -> dict[int, Column]:
+        dispatched.append(uid)
+        wait.wait(timeout=10)
+        return dispatch(row, uid)
+
+    monkeypatch.setattr(stream, "_dispatch", noted)
+    return dispatched
+
+
+def test_two_prompts_are_dispatched_at_once_and_each_for_all_its_siblings(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt that waited for the one before it would wait for the barrier, which waits for both."""
+    dispatched = dispatching_with(stream, monkeypatch, threading.Barrier(2))
+    prompts = [(row, 700 + row, number) for number in range(3) for row in (0, 1)]
+    with ThreadPoolExecutor(6) as threads:
+        lengths = list(threads.map(lambda prompt: stream.sample(prompt, 5)[1], prompts))
+    assert sorted(dispatched) == [700, 701]
+    assert lengths == [(3, 4), (2, 3), (4, 5), (3, 4), (5, 6), (4, 5)]
+
+
+def test_a_dispatch_that_failed_is_tried_again_by_the_next_sibling(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = threading.Barrier(2)
+    broken.abort()
+    with monkeypatch.context() as patch:
+        dispatching_with(stream, patch, broken)
+        with pytest.raises(threading.BrokenBarrierError):
+            stream.sample((1, 800, 0), 5)
+    assert stream.sample((1, 800, 1), 5)[1] == (3, 4)
