@@ -29,7 +29,7 @@ from .language.diagnostic import CheckFailed
 from .run.digests import digests
 from .run.graph import GraphView
 from .run.ledger import read_books
-from .run.record import Ended, Options, Record, Told, plan_file
+from .run.record import Ended, Options, Record, Told, plan_file, plan_of
 from .run.runs import checkpoint_of
 from .show.diff import as_text, diff
 
@@ -177,14 +177,6 @@ def _before(command: Command, told: Told, folder: Path) -> dict[str, Any]:
 def swapped(before: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
     """NAME=module:function; what is said now of a name replaces what was said before."""
     return tuple(({one.partition("=")[0]: one for one in before} | {one.partition("=")[0]: one for one in now}).values())
-
-
-def plan_of(file: Path) -> Plan:
-    """What a run ran. Raises UsageError where that cannot be read."""
-    try:
-        return Plan.from_json(file.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
 
 
 def difference(before: Plan, now: Plan, names: tuple[str, str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..compile.plan import Plan
 from ..errors import UsageError
 
 FILE = "parameters.json"
@@ -95,6 +96,14 @@ def plan_file(folder: Path, timeline: int) -> Path:
     """Where the plan of a timeline lies, the newest that the ledger knows: a later one may have been killed before it began."""
     before = folder / f"plan-before-{timeline + 1}.json"
     return before if before.exists() else folder / PLAN
+
+
+def plan_of(file: Path) -> Plan:
+    """What a run ran. Raises UsageError where that cannot be read."""
+    try:
+        return Plan.from_json(file.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
 
 
 def replace_plan(folder: Path, timeline: int, plan: bytes) -> None:

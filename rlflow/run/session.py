@@ -25,15 +25,16 @@ from ..compile.plan import Plan
 from ..errors import PoolError, RlflowError, UsageError, WorkerDied
 from .calls import BACKSTOP, engine_names
 from .controller import events as ev
-from .controller.resume import resume as resumed
+from .controller.books import Books
+from .controller.resume import resume as state_of
 from .controller.state import Config, Hop, State
 from .digests import digests
 from .graph import GraphView
 from .launch import Fleet
-from .ledger import Ledger
+from .ledger import Ledger, read_books
 from .ledger.history import FILE as HISTORY
 from .loop import Loop
-from .record import ENDED, FILE, PLAN, Ended, Options, Record, Told, plan_file, replace_plan
+from .record import ENDED, FILE, PLAN, Ended, Options, Record, Told, plan_file, plan_of, replace_plan
 from .report import Report, View
 from .rundir import RunDir
 from .staff import Staff, Surroundings
@@ -82,28 +83,34 @@ def resume(
     """Go on with the run in `folder` from its newest checkpoint, on a new timeline; it need not be the plan that it began with.
 
     n has to be the same; rows whose columns have become others are sampled anew. Everything else is as for `run`.
-    Raises CheckFailed, UsageError, LedgerError or PoolError before anything is changed.
+    Raises CheckFailed, UsageError or LedgerError before anything is changed, PoolError before anything is started.
     """
     view = GraphView(plan.scheduled(watermark=options.watermark, queue=options.queue, oversample=options.oversample))
     view.check_runnable()
     config = schedule(view, options)
+    _resumed(read_books(folder), config, view, folder)  # what is refused is refused before an older ledger is brought to this version
     with closing(Ledger.open(folder)) as ledger:
         if ledger.lost_lines:
             gone = f"{ledger.lost_lines} lines that the ledger knows of are gone from {folder / HISTORY}"
             screen.note(f"{gone}: no audit can vouch for what they told")
         books = ledger.load()
-        newest = max(books.timelines, default=-1)
-        if GraphView(Plan.from_json(plan_file(folder, newest).read_bytes())).plan_id != view.plan_id:
-            books.trajectories.clear()
-        state = resumed(config, books)
+        state = _resumed(books, config, view, folder)
         run_dir = RunDir.reopen(folder)
         try:
             run_dir.write_json(FILE, _record(view, options, told, modules))
-            replace_plan(folder, newest, view.plan.to_json())
+            replace_plan(folder, max(books.timelines, default=-1), view.plan.to_json())
             (folder / ENDED).unlink(missing_ok=True)
             return _go(_Session(view, run_dir, options, screen, modules, state, ledger))
         finally:
             run_dir.close()
+
+
+def _resumed(books: Books, config: Config, view: GraphView, folder: Path) -> State:
+    """What a run goes on from, without rows of a plan with other columns. Raises UsageError where it cannot."""
+    before = plan_of(plan_file(folder, max(books.timelines, default=-1)))
+    if GraphView(before).plan_id != view.plan_id:
+        books.trajectories.clear()
+    return state_of(config, books)
 
 
 def _record(view: GraphView, options: Options, told: Told | None, modules: tuple[tuple[str, str], ...]) -> Record:

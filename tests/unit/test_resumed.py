@@ -13,10 +13,10 @@ from operators.advantage import rloo
 from rlflow.compile.plan import Plan
 from rlflow.errors import UsageError
 from rlflow.flags import command_of, commands_of
-from rlflow.resumed import difference, folder_of, pipeline_of, plan_of, swapped
+from rlflow.resumed import difference, folder_of, pipeline_of, swapped
 from rlflow.run.digests import digests
 from rlflow.run.ledger import Ledger
-from rlflow.run.record import Options, Record, Told, plan_file, replace_plan
+from rlflow.run.record import Options, Record, Told, plan_file, plan_of, replace_plan
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo.py"
 FLAGS = {"prompts": 4, "advantage": rloo, "kl": -0.5}

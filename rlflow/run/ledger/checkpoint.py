@@ -25,8 +25,8 @@ class Checkpointer:
         self._commits = self._pages = 0
         self._thread: threading.Thread | None = None
 
-    def committed(self) -> None:
-        """After each commit. Raises sqlite3.DatabaseError where the log is too long and cannot be copied."""
+    def make_room(self) -> None:
+        """Before each commit. Raises sqlite3.DatabaseError where the log is too long and cannot be copied."""
         self._commits += 1
         if self._commits < COMMITS or (self._thread is not None and self._thread.is_alive()):
             return

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...disk import write_all
 from ...errors import LedgerError
 from ..controller.books import Books
 from ..controller.journal import Change, Finished, GroupRow, Pending, TimelineRow
@@ -71,6 +72,7 @@ class History:
         self.lost = lines - len(known)
         if self.lines == lines and self.chain != chain:
             raise LedgerError(f"{self.path} is not the history of this ledger: line {lines} is another one")
+        self._is_synced = False  # who wrote what is there may have been killed before it was
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, end)
         self._dropped = {uid for uid, group in books.groups.items() if group.state == "dropped"}
@@ -89,8 +91,9 @@ class History:
                 self._dropped.difference_update(change.uids)  # type: ignore[union-attr]
         if lines:
             self._append(lines)
-        if any(type(change) is Finished for change in changes):
+        if not self._is_synced and any(type(change) is Finished for change in changes):
             os.fsync(self._fd)
+            self._is_synced = True
 
     def trained(self, timeline: int, batch: int, groups: Sequence[tuple[int, ...]]) -> None:
         """A batch was trained; told before the event is decided."""
@@ -116,8 +119,9 @@ class History:
             self.chain = zlib.crc32(body, self.chain)
             text += body[:-1] + SEAL + b"%d}\n" % self.chain
             self.lines += 1
-        if text and os.write(self._fd, text) != len(text):
-            raise LedgerError(f"{self.path}: no room on the disk")
+        if text:
+            self._is_synced = False
+            write_all(self._fd, text, self.path)
 
 
 def read_history(folder: Path, lines: int, chain: int) -> list[Line]:

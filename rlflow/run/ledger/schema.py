@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,12 @@ def check_rows(connection: sqlite3.Connection, path: Path, name: str = "main") -
                 raise LedgerError(f"{path} is damaged: a row of table {table} is not the one that was written: {said}")
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring an older file to this version; all of it or nothing. Its rows must have been checked."""
+@contextmanager
+def migrated(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """An older file as one of this version: for good when the block ends, as it was after an error. Its rows must have been checked."""
     version = check_version(connection, path)
     if version == VERSION:
+        yield
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -133,6 +136,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
         _seal_all(connection)
         connection.execute(f"PRAGMA user_version = {VERSION}")
+        yield
     except BaseException:
         connection.execute("ROLLBACK")
         raise

@@ -69,7 +69,8 @@ class Ledger:
     def open(folder: Path, *, durable: bool = False) -> Ledger:
         """The ledger of a run that is to go on; an older one is migrated.
 
-        Raises UsageError if another process holds the run, LedgerError for a file that is missing, damaged or of a newer version.
+        Raises UsageError if another process holds the run, LedgerError for a file that is missing, damaged or of a newer version, and for
+        another history; then an older ledger is as it was.
         """
         path = folder / FILE
         _must_exist(path)
@@ -78,8 +79,9 @@ class Ledger:
             connection = undo.enter_context(closing(_connect(path, durable)))
             schema.check_version(connection, path)
             schema.check_rows(connection, path)
-            schema.migrate(connection, path)
-            ledger = Ledger(folder, connection, lock)
+            with schema.migrated(connection, path):
+                ledger = Ledger(folder, connection, lock)
+                undo.callback(ledger.close)
             undo.pop_all()
             return ledger
 
@@ -89,12 +91,12 @@ class Ledger:
             return
         try:
             with _named(self.path):
+                self._checkpointer.make_room()  # before: what it raises is of a transaction that is not there
                 self._history.note(changes)
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._apply(changes)
                 self._note_history()
                 self._connection.execute("COMMIT")
-                self._checkpointer.committed()
         except BaseException:  # what is in memory here may be ahead of the file now
             self.close()
             raise
@@ -208,8 +210,8 @@ def read_books(folder: Path) -> Books:
             there.backup(copy)
         schema.check_version(copy, path)
         schema.check_rows(copy, path)
-        schema.migrate(copy, path)
-        return tables.load(copy)
+        with schema.migrated(copy, path):
+            return tables.load(copy)
 
 
 @contextmanager

@@ -8,9 +8,18 @@ from pathlib import Path
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.decide import decide
 from rlflow.run.controller.ids import Span, TrajectoryId
+from rlflow.run.controller.journal import Change
 from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config
 from rlflow.run.ledger import FILE, Ledger
+
+
+def closed_ledger(folder: Path, changes: list[Change]) -> Path:
+    """The file of a ledger that holds just these."""
+    ledger = Ledger.create(folder)
+    ledger.commit(changes)
+    ledger.close()
+    return folder / FILE
 
 
 class Killed(Exception):

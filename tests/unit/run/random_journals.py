@@ -60,8 +60,10 @@ class Writer:
         if uid not in self.states:
             return []
         spans = tuple(Span(self.number(), 4 * i, 4 * i + 4) for i in range(self.rng.randrange(3)))
-        state = self.rng.choice(("queued", "running", "landed"))
-        return [TrajectoryRow(uid, self.rng.randrange(3), self.number(), self.number(), state, "engine.1", 2, spans, 0, *self.sums(2))]  # type: ignore[arg-type]
+        state = self.rng.choice(("queued", "running", "landed", "dropped"))
+        reason = self.rng.choice(REASONS[:-1]) if state == "dropped" else ""
+        begin = (uid, self.rng.randrange(3), self.number(), self.number(), state)
+        return [TrajectoryRow(*begin, "engine.1", 2, spans, 0, *self.sums(2), reason)]  # type: ignore[arg-type]
 
     def batch(self) -> list[Change]:
         state = self.rng.choice(("queued", "training", "trained", "covered", "undone"))

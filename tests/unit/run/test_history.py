@@ -87,6 +87,29 @@ def test_lines_are_on_the_disk_before_the_ledger_forgets_their_groups(tmp_path: 
     ledger.close()
 
 
+def test_the_disk_is_waited_for_only_where_lines_have_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, [TIMELINE, dropped(4), dropped(5)])
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    ledger = Ledger.open(tmp_path)
+    counts = []
+    for changes in ([Finished((4,))], [Finished((5,))], [dropped(6)], [Finished((6,))]):  # the first ones another process has written
+        ledger.commit(changes)  # type: ignore[arg-type]
+        counts.append(len(synced))
+    ledger.close()
+    assert counts == [1, 1, 1, 2]
+
+
+def test_a_line_that_finds_no_room_is_an_error_and_one_that_goes_in_parts_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, write = Ledger.create(tmp_path), os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+    ledger.commit([TIMELINE, dropped(5)])
+    assert lines(tmp_path) == [BEGIN, DROP]
+    monkeypatch.setattr(os, "write", lambda file, data: 0)
+    with pytest.raises(LedgerError, match=r"No space left on device: .*history\.jsonl"):
+        ledger.commit([dropped(6)])
+
+
 @pytest.mark.parametrize("change", ["a number", "a line less", "a line more", "two lines in another order"])
 def test_no_line_can_be_changed(tmp_path: Path, change: str) -> None:
     written(tmp_path, [TIMELINE], [dropped(5)], [dropped(6)], [dropped(7)])
