@@ -34,12 +34,16 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """faults: empty if all is well. pending: intervals of uids below the highest drawn that are to be drawn next."""
+    """faults: empty if all is well. taken_out: trajectories that filters took out of the groups that were trained.
+
+    pending: intervals of uids below the highest drawn that are to be drawn next.
+    """
 
     faults: tuple[Fault, ...]
     timelines: int = 0
     batches: int = 0
     trained: int = 0
+    taken_out: int = 0
     dropped: int = 0
     live: int = 0
     pending: tuple[tuple[int, int], ...] = ()
@@ -49,7 +53,8 @@ class Audit:
         if self.faults:
             return "\n".join(f"{fault.rule}: not so: {fault.place}" for fault in self.faults)
         prompts, batches = f"{self.trained} prompt{'s' * (self.trained != 1)}", f"{self.batches} batch{'es' * (self.batches != 1)}"
-        counts = f"{prompts} trained in {batches}, {self.dropped} dropped, {self.live} live"
+        less = f" (less {self.taken_out} trajector{'y' if self.taken_out == 1 else 'ies'} that filters took out)" if self.taken_out else ""
+        counts = f"{prompts} trained in {batches}{less}, {self.dropped} dropped, {self.live} live"
         pending = sum(stop - start for start, stop in self.pending)
         timelines = f"{self.timelines} timeline{'s' * (self.timelines != 1)}"
         return f"{counts}, {pending} to be drawn again, on {timelines}: nothing lost, doubled or skipped"
@@ -97,6 +102,7 @@ def _audited(connection: sqlite3.Connection) -> Audit:
         timelines=count("timeline"),
         batches=count("(SELECT DISTINCT batch FROM survivor)"),
         trained=count("survivor"),
+        taken_out=connection.execute("SELECT ifnull(sum(taken_out), 0) FROM survivor").fetchone()[0],
         dropped=count("done WHERE state = 'dropped'"),
         live=count("ledger.groups WHERE state NOT IN ('trained', 'dropped')"),
         pending=tuple(connection.execute(PENDING)),

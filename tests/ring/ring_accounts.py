@@ -63,8 +63,8 @@ class Prompt:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Tries and passes: the word on the whole of it, else those on its rows."""
-        landed = [member.judged for member in self.members if member.state == "landed"]
+        """Tries and passes: the word on the whole of it, else those on the rows of what its filters left."""
+        landed = [member.judged for member in self.members if member.state == "landed" and not member.taken_out_by]
         return self.judged if self.judged[0] else (sum(tries for tries, _ in landed), sum(passes for _, passes in landed))
 
     @property

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from ring_accounts import Accounts, Prompt
+from ring_accounts import Accounts, Member, Prompt
 
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.ids import TrajectoryId
 from rlflow.run.controller.state import Batch, State
 from rlflow.run.controller.tally import Tally
+from rlflow.run.controller.totals import Totals
 
 if TYPE_CHECKING:
     from ring_world import Ring
@@ -46,7 +47,7 @@ def check_resumed(state: State, accounts: Accounts, tables: Books) -> None:
     assert state.training is None
     _same_groups(state, accounts)
     _tables(tables, accounts)
-    _same_sums(state.totals.kept, state.totals.lost, accounts.prompts.values())
+    _same_sums(state.totals, accounts.prompts.values())
 
 
 def _same_groups(state: State, accounts: Accounts) -> None:
@@ -111,7 +112,7 @@ def _every_prompt_in_one_place(ring: Ring) -> None:
     trained = [uid for uids in accounts.trained_in.values() for uid in uids]
     assert len(trained) == len(set(trained))
     assert set(trained) == {prompt.uid for prompt in accounts.of("trained")}
-    _same_sums(state.totals.kept, state.totals.lost, accounts.prompts.values())
+    _same_sums(state.totals, accounts.prompts.values())
 
 
 def _bounds(ring: Ring) -> None:
@@ -154,14 +155,24 @@ def _tables(tables: Books, accounts: Accounts, left: AbstractSet[int] = frozense
     for uid, row in tables.groups.items():
         _row(accounts, accounts.prompts[uid], row.tag, row.state, row.version)
     assert (tables.saved.version if tables.saved else accounts.origin.version) == accounts.checkpoint
-    _same_sums(tables.kept, tables.lost, [accounts.prompts[uid] for uid in forgotten])
+    _same_sums(tables, [accounts.prompts[uid] for uid in forgotten])
 
 
-def _same_sums(kept: Tally, lost: dict[str, Tally], prompts: Collection[Prompt]) -> None:
-    """What was trained and dropped, and how much of it was right."""
-    assert _sums(kept) == _of_prompts(prompt for prompt in prompts if prompt.state == "trained")
-    of_all = sum((Counter(_sums(tally)) for tally in lost.values()), Counter[str]())
+def _same_sums(told: Totals | Books, prompts: Collection[Prompt]) -> None:
+    """What was trained, dropped and taken out of either, and how much of it was right."""
+    assert _sums(told.kept) == _of_prompts(prompt for prompt in prompts if prompt.state == "trained")
+    of_all = sum((Counter(_sums(tally)) for tally in told.lost.values()), Counter[str]())
     assert of_all == Counter(_of_prompts(prompt for prompt in prompts if prompt.state == "dropped"))
+    out = [member for prompt in prompts if prompt.is_finished for member in prompt.members if member.taken_out_by]
+    assert {by: _sums(tally) for by, tally in told.taken_out.items()} == {
+        by: _of_members([member for member in out if member.taken_out_by == by]) for by in {member.taken_out_by for member in out}
+    }
+
+
+def _of_members(members: list[Member]) -> dict[str, int]:
+    """They are of no group, for theirs is summed up with what is left of it."""
+    tries, passes = (sum(member.judged[i] for member in members) for i in (0, 1))
+    return {"groups": 0, "tokens": sum(4 * len(member.versions) for member in members), "tries": tries, "passes": passes}
 
 
 def _sums(tally: Tally) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .order import prompt_of
 from .passrates import Word
 from .state import Group, State
-from .tally import Tally, judged
+from .tally import Tally, judged, taken_out
 
 __all__ = ["cover", "filtered", "kept", "lost", "undo"]
 
@@ -13,13 +13,13 @@ __all__ = ["cover", "filtered", "kept", "lost", "undo"]
 def kept(state: State, group: Group, version: int, passed: tuple[int, int] = (0, 0)) -> None:
     """It is trained, into this version. passed: tries and passes, where the batch scope judged it."""
     state.totals.kept.add(_sum_up(group, passed if passed[0] else judged(group)))
-    _tell(state, group, version)
+    _finish(state, group, version)
 
 
 def lost(state: State, group: Group, reason: str) -> None:
     """It is dropped; what was judged of it by then counts."""
     state.totals.lose(reason, _sum_up(group, judged(group)))
-    _tell(state, group, state.published)
+    _finish(state, group, state.published)
 
 
 def undo(state: State, group: Group) -> None:
@@ -30,6 +30,7 @@ def undo(state: State, group: Group) -> None:
         state.totals.trained_rows -= group.trained_rows
     else:
         state.totals.lose(group.reason, group.tally, times=-1)
+    state.totals.take_out(_taken_out(group), times=-1)
 
 
 def cover(state: State, at_most: int | None = None) -> None:
@@ -58,11 +59,20 @@ def _sum_up(group: Group, passed: tuple[int, int]) -> Tally:
     return group.tally
 
 
-def _tell(state: State, group: Group, version: int) -> None:
+def _taken_out(group: Group) -> dict[str, Tally]:
+    return taken_out([trajectory.row() for trajectory in group.trajectories if trajectory.state == "dropped"])
+
+
+def _finish(state: State, group: Group, version: int) -> None:
+    """What filters took out of it is counted by them; how often the row of the data was answered right is told of all of its answers."""
     assert group.tally is not None
-    if group.tally.tries and state.rows and state.pass_rates.bounds is not None:
-        word = Word(version, group.tally.tries, group.tally.passes)
-        state.journal += state.pass_rates.tell(_row(state, group.uid), word, state.saved)
+    out = _taken_out(group)
+    state.totals.take_out(out)
+    tries, passes = group.tally.tries, group.tally.passes
+    for tally in out.values():
+        tries, passes = tries + tally.tries, passes + tally.passes
+    if tries and state.rows and state.pass_rates.bounds is not None:
+        state.journal += state.pass_rates.tell(_row(state, group.uid), Word(version, tries, passes), state.saved)
 
 
 def _row(state: State, uid: int) -> int:

@@ -26,7 +26,7 @@ from .journal import (
     TimelineRow,
     TrajectoryRow,
 )
-from .tally import Tally
+from .tally import Tally, taken_out
 
 __all__ = ["Books"]
 
@@ -46,6 +46,8 @@ class Books:
     """Sums over the finished ones that were trained."""
     lost: dict[str, Tally] = field(default_factory=dict)
     """Sums over the finished ones that were dropped, by reason."""
+    taken_out: dict[str, Tally] = field(default_factory=dict)
+    """Sums over what filters took out of finished ones, by filter."""
     batches: dict[tuple[int, int], BatchRow] = field(default_factory=dict)
     evaluations: dict[int, EvaluationRow] = field(default_factory=dict)
     timelines: dict[int, TimelineRow] = field(default_factory=dict)
@@ -82,6 +84,9 @@ class Books:
                     self._finish(change.uids)
 
     def _finish(self, uids: Iterable[int]) -> None:
+        for uid in uids:
+            for by, tally in taken_out(self.trajectories.get(uid, {}).values()).items():
+                self.taken_out.setdefault(by, Tally()).add(tally)
         for group in self._delete(uids):
             assert self.finished.add(group.uid), f"prompt {group.uid} is finished twice"
             sums = self.kept if group.state == "trained" else self.lost.setdefault(group.reason, Tally())

@@ -16,7 +16,7 @@ from .evaluation import cover_scored
 from .journal import GroupRow, TimelineRow, TrajectoryRow
 from .schedule import Config, Origin
 from .state import Group, State, Trajectory
-from .tally import Tally
+from .tally import Tally, taken_out
 from .timelines import Records, rewind
 
 __all__ = ["resume"]
@@ -69,12 +69,13 @@ def _state_of(config: Config, books: Books, newest: TimelineRow) -> State:
 
 def _count(state: State, books: Books, covered: list[GroupRow]) -> None:
     """What is finished for good."""
-    state.totals.kept, state.totals.lost = deepcopy((books.kept, books.lost))
+    state.totals.kept, state.totals.lost, state.totals.taken_out = deepcopy((books.kept, books.lost, books.taken_out))
     for row in covered:
         if row.state == "trained":
             state.totals.kept.add(Tally.of_row(row))
         else:
             state.totals.lose(row.reason, Tally.of_row(row))
+        state.totals.take_out(taken_out(books.trajectories.get(row.uid, {}).values()))
 
 
 def _is_covered(row: GroupRow, checkpoint: int) -> bool:

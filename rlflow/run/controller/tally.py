@@ -1,6 +1,7 @@
 """What was kept and what was dropped, in sums: how long answers are, and how many of them are right, on both sides.
 
-A rule that drops groups is harmless only if what it drops is like what it keeps. What is dropped while it runs is dropped for being slow.
+A rule that drops groups is harmless only if what it drops is like what it keeps. What is dropped while it runs is dropped for being slow,
+and what a filter takes out of a group that goes on may have been taken out for its length: it is summed up beside the groups.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .journal import GroupRow
+    from collections.abc import Iterable
+
+    from .journal import GroupRow, TrajectoryRow
     from .state import Group
 
-__all__ = ["Tally", "judged"]
+__all__ = ["Tally", "judged", "taken_out"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over groups."""
+    """Sums over groups, or over trajectories that were taken out of some (then of no group)."""
 
     groups: int = 0
     landed: int = 0
@@ -33,7 +36,7 @@ class Tally:
 
     @classmethod
     def of(cls, group: Group, tries: int, passes: int) -> Tally:
-        """Of one group, when it is trained or dropped."""
+        """Of what is left of one group, when it is trained or dropped."""
         landed = unfinished = tokens = 0
         for trajectory in group.trajectories:  # plain loops here and below: a batch may have tens of thousands
             if trajectory.state == "landed":
@@ -69,12 +72,25 @@ class Tally:
 
 
 def judged(group: Group) -> tuple[int, int]:
-    """Tries and passes of a group that was judged before it boards; (0, 0): not judged yet. What filters took out of it counts."""
+    """Tries and passes of what is left of a group, where it was judged before it boards; (0, 0): not judged yet.
+
+    Where an operator judged the whole of it, they are of the whole: what a later filter took out is not told apart.
+    """
     if group.judged[0]:
         return group.judged
     tries = passes = 0
     for trajectory in group.trajectories:
-        if trajectory.state in ("landed", "dropped"):
+        if trajectory.state == "landed":
             tries += trajectory.judged[0]
             passes += trajectory.judged[1]
     return tries, passes
+
+
+def taken_out(rows: Iterable[TrajectoryRow]) -> dict[str, Tally]:
+    """Sums over the trajectories among these that filters took out of their groups, by filter."""
+    found: dict[str, Tally] = {}
+    for row in rows:
+        if row.state == "dropped":
+            tokens = sum([span.end - span.start for span in row.spans])
+            found.setdefault(row.reason, Tally()).add(Tally(landed=1, tokens=tokens, tries=row.tries, passes=row.passes))
+    return found

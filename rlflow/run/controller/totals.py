@@ -13,8 +13,10 @@ __all__ = ["Totals"]
 @dataclass(slots=True)
 class Totals:
     kept: Tally = field(default_factory=Tally)
-    """What was trained, and by reason what was dropped: where they differ, dropping biases. A resume goes on with both."""
+    """What was trained, and by reason what was dropped: where they differ, dropping biases. A resume goes on with all three."""
     lost: dict[str, Tally] = field(default_factory=dict)
+    taken_out: dict[str, Tally] = field(default_factory=dict)
+    """By filter, the trajectories that it took out of groups, once these are trained or dropped."""
     ignored: Counter[str] = field(default_factory=Counter)
     """Events of an old timeline, attempt or start, by type: they changed nothing."""
     failed_attempts: int = 0
@@ -33,7 +35,17 @@ class Totals:
 
     def lose(self, reason: str, tally: Tally, times: int = 1) -> None:
         """times -1: it is taken back."""
-        lost = self.lost.setdefault(reason, Tally())
-        lost.add(tally, times)
-        if not lost.groups:
-            del self.lost[reason]
+        _add(self.lost, reason, tally, times)
+
+    def take_out(self, tallies: dict[str, Tally], times: int = 1) -> None:
+        """By filter. times -1: it is taken back."""
+        for by, tally in tallies.items():
+            _add(self.taken_out, by, tally, times)
+
+
+def _add(sums: dict[str, Tally], key: str, tally: Tally, times: int) -> None:
+    """Sums of nothing are not kept."""
+    total = sums.setdefault(key, Tally())
+    total.add(tally, times)
+    if total == Tally():
+        del sums[key]

@@ -34,6 +34,12 @@ PAGE = 1024  # bytes: a commit writes whole pages, and its rows are small
 LOG_PAGES = 16384  # that the log keeps when it begins anew
 CACHE = 64  # MiB
 SUMS = ", ".join(f"sum({column})" for column in schema.SUMS)
+TOKENS = "(SELECT sum(json_extract(value, '$[2]') - json_extract(value, '$[1]')) FROM json_each(spans))"
+TAKEN_OUT = (
+    f"SELECT 'taken out', reason, 0, count(*), 0, ifnull(sum({TOKENS}), 0), sum(tries), sum(passes) FROM trajectories "
+    "WHERE state = 'dropped' AND uid IN (SELECT value FROM json_each(?)) GROUP BY reason"
+)
+"""In the order of a Tally: what filters took out of these groups."""
 
 
 class Ledger:
@@ -171,6 +177,7 @@ class Ledger:
             f"SELECT state, iif(state = 'trained', '', reason), count(*), {SUMS} FROM groups "
             "WHERE uid IN (SELECT value FROM json_each(?)) GROUP BY 1, 2", (text,)
         ).fetchall()  # fmt: skip
+        counted += self._connection.execute(TAKEN_OUT, (text,)).fetchall()
         for state, reason, *sums in counted:
             total = self._totals.setdefault((state, reason), Tally())
             total.add(Tally(*sums))

@@ -117,7 +117,8 @@ def load(connection: sqlite3.Connection) -> Books:
         books.trajectories.setdefault(uid, {})[traj_uid] = _trajectory_row(uid, traj_uid, *rest)
     totals = load_totals(connection)
     books.kept = totals.pop(("trained", ""), books.kept)
-    books.lost = {reason: tally for (_, reason), tally in totals.items()}
+    books.lost = {reason: tally for (state, reason), tally in totals.items() if state == "dropped"}
+    books.taken_out = {reason: tally for (state, reason), tally in totals.items() if state == "taken out"}
     return books
 
 
@@ -126,7 +127,7 @@ def load_finished(connection: sqlite3.Connection) -> IntervalSet:
 
 
 def load_totals(connection: sqlite3.Connection) -> dict[tuple[str, str], Tally]:
-    """(trained, "") or (dropped, reason) -> sums over finished groups."""
+    """(trained, ""), (dropped, reason) or (taken out, filter) -> sums over finished groups, or over trajectories of them."""
     return {(state, reason): Tally(*sums) for state, reason, *sums in _rows(connection, "totals")}
 
 

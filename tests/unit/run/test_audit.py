@@ -236,7 +236,9 @@ def remainder(folder: Path, least_left: int) -> Path:
 
 
 def test_a_group_is_trained_with_what_its_filters_leave(tmp_path: Path) -> None:
-    assert audit(remainder(tmp_path, 2)).faults == ()
+    found = audit(remainder(tmp_path, 2))
+    assert found.faults == ()
+    assert found.says().startswith("1 prompt trained in 1 batch (less 1 trajectory that filters took out), 0 dropped, 1 live")
 
 
 def test_a_group_of_which_less_is_left_than_declared_is_told(tmp_path: Path) -> None:

@@ -31,4 +31,19 @@ def test_where_nothing_is_dropped_nothing_is_said() -> None:
 def test_the_sums_go_into_the_metrics() -> None:
     line = bias_line(Totals(kept=Tally(groups=1), lost={"stale": Tally(groups=1, unfinished=4)}))
     zeros = {"landed": 0, "tokens": 0, "tries": 0, "passes": 0}
-    assert line == {"kept": {"groups": 1, "unfinished": 0} | zeros, "dropped": {"stale": {"groups": 1, "unfinished": 4} | zeros}}
+    assert line == {
+        "kept": {"groups": 1, "unfinished": 0} | zeros,
+        "dropped": {"stale": {"groups": 1, "unfinished": 4} | zeros},
+        "taken_out": {},
+    }
+
+
+def test_what_filters_took_out_of_groups_that_were_trained_is_told_even_if_no_group_was_dropped() -> None:
+    """As many tokens as the bound has, and hardly ever right."""
+    taken_out = {"keep_ended": Tally(landed=32, tokens=2048, tries=32, passes=1)}
+    assert bias_text(Totals(kept=TOTALS.kept, taken_out=taken_out)) == [
+        "trained 96 groups: 24.0 tokens a trajectory, 41% right",
+        "32 trajectories were taken out of their groups, 8% of these and those that were trained:",
+        "  keep_ended 32: 64.0 tokens a trajectory, 3% right",
+    ]
+    assert bias_line(Totals(taken_out=taken_out))["taken_out"]["keep_ended"]["tokens"] == 2048

@@ -16,10 +16,11 @@ from rlflow.run.controller import events as ev
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.decide import decide
 from rlflow.run.controller.ids import BatchId, GroupId, Span, TrajectoryId
-from rlflow.run.controller.journal import Change, Counters, GroupRow, SavedRow, TimelineRow, TrajectoryRow
+from rlflow.run.controller.journal import Change, Counters, Finished, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
 from rlflow.run.controller.resume import resume
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.controller.state import State
+from rlflow.run.controller.tally import Tally
 from rlflow.run.ready import OfGroup
 from rlflow.run.sampling import left_of
 
@@ -68,6 +69,57 @@ def test_a_rollback_keeps_what_was_left_and_counts_the_rows_that_were_trained() 
     decide(state, ev.TrainerDown("actor", 1, "killed"))
     assert [t.state for t in state.groups[7].trajectories] == ["landed", "dropped", "landed"]
     assert (state.groups[7].state, state.totals.trained_rows) == ("ready", 0)
+
+
+def judged(traj_uid: int, tokens: int, passes: int) -> TrajectoryRow:
+    return TrajectoryRow(7, traj_uid, 0, 5, "landed", "e", 2, (Span(5, 0, tokens),), 0, 2, passes)
+
+
+def test_what_a_filter_takes_out_is_summed_up_beside_what_is_trained_and_taken_back_with_it() -> None:
+    """The second trajectory was cut off: the mean length and the pass rate of what is trained are without it."""
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 0), judged(0, 4, 2), judged(1, 64, 0), judged(2, 6, 1))
+    decide(state, ev.RunStarted())
+    decide(state, ev.WorkersUp(1))
+    decide(state, ev.Ran("keep", GroupId(1, 7), left=(0, 2)))
+    decide(state, ev.Ran("advantage", GroupId(1, 7)))
+    assert state.totals.taken_out == {}
+    decide(state, ev.Trained(BatchId(1, 5)))
+    kept, out = Tally(groups=1, landed=2, tokens=10, tries=4, passes=3), Tally(landed=1, tokens=64, tries=2, passes=0)
+    assert (state.totals.kept, state.totals.taken_out) == (kept, {"keep": out})
+    decide(state, ev.TrainerDown("actor", 1, "killed"))
+    assert (state.totals.kept, state.totals.lost, state.totals.taken_out) == (Tally(), {}, {})
+
+
+def test_of_a_group_that_is_dropped_later_each_filter_has_what_it_took() -> None:
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 0), judged(0, 4, 2), judged(1, 64, 0), judged(2, 6, 1))
+    decide(state, ev.RunStarted())
+    decide(state, ev.WorkersUp(1))
+    decide(state, ev.Ran("keep", GroupId(1, 7), left=(0, 2)))
+    decide(state, ev.Ran("advantage", GroupId(1, 7), "drop", "no variance"))
+    assert state.totals.lost == {"advantage": Tally(groups=1, landed=2, tokens=10, tries=4, passes=3)}
+    assert state.totals.taken_out == {"keep": Tally(landed=1, tokens=64, tries=2, passes=0)}
+
+
+def test_the_row_of_the_data_is_judged_by_all_of_its_answers() -> None:
+    """It is a prompt that is answered right three times of six, whatever part of it is trained."""
+    config = replace(CONFIG, pass_rate=(0.1, 0.6))
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 0), judged(0, 4, 2), judged(1, 64, 0), judged(2, 6, 1), config=config)
+    state.rows = 1
+    decide(state, ev.RunStarted())
+    decide(state, ev.WorkersUp(1))
+    decide(state, ev.Ran("keep", GroupId(1, 7), left=(0, 2)))
+    decide(state, ev.Ran("advantage", GroupId(1, 7)))
+    decide(state, ev.Trained(BatchId(1, 5)))
+    assert [(row.tries, row.passes) for row in state.journal if isinstance(row, PassRate)] == [(6, 3)]
+
+
+def test_a_resume_goes_on_with_the_sums_of_what_was_taken_out() -> None:
+    """Of a group that a checkpoint covers, in the rows or folded already."""
+    rows = [judged(0, 4, 2), msgspec.structs.replace(judged(1, 64, 0), state="dropped", reason="keep"), judged(2, 6, 1)]
+    covered = GroupRow(7, 4, "trained", 4, 0, 2, 5, "", "", 2, 0, 10, 4, 3)
+    out = {"keep": Tally(landed=1, tokens=64, tries=2, passes=0)}
+    assert resumed(covered, *rows).totals.taken_out == out
+    assert resumed(covered, *rows, Finished((7,))).totals.taken_out == out
 
 
 def test_a_resume_keeps_what_was_left() -> None:
