@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -88,6 +88,20 @@ class Embedded(Worker):
         if (client := self._clients.get(address)) is None:
             client = self._clients.setdefault(address, HttpRolloutClient(address, maxsize=self.capacity))
         return client
+
+    @contextmanager
+    def _connected(self, address: str) -> Iterator[HttpRolloutClient]:
+        """The same; of a server that turns out to be gone it is closed and forgotten, as another one has another address."""
+        from rlflow.engines.rollout import EngineGone
+
+        client = self._client_of(address)
+        try:
+            yield client
+        except EngineGone:
+            if self._clients.get(address) is client:
+                self._clients.pop(address, None)
+            client.close()
+            raise
 
     def end_requests(self) -> None:
         self.client.abort(abort_all=True)
@@ -177,9 +191,9 @@ class Embedded(Worker):
         from rlflow.engines.rollout import EngineRefused
 
         attempt = current()
-        client = self.client if attempt is None else self._client_of(attempt.next_turn())
+        address = self.site.engine_url if attempt is None else attempt.next_turn()
         try:
-            with attempt.request(client.abort) if attempt is not None else nullcontext() as rid:
+            with self._connected(address) as client, attempt.request(client.abort) if attempt is not None else nullcontext() as rid:
                 said = client.generate(course.history, drawn(course), rid)
         except EngineRefused as error:
             begins = self._text(course.history[:prompt])[:40]
@@ -218,9 +232,9 @@ class Embedded(Worker):
             room = self.max_new_tokens if self.context is None else max(1, min(self.max_new_tokens, self.context - len(ids[item.row])))
             drawn.append(self._drawn(("held out", item.uid, item.sample), exam.how.temperature, 1.0, Course(history=(), room=room)))
         attempt = current()
-        with ExitStack() as requests:
-            rids = [requests.enter_context(attempt.request(self.client.abort)) for _ in exam.items] if attempt is not None else None
-            said = self.client.generate_batch([ids[item.row] for item in exam.items], drawn, rids)
+        with self._connected(self.site.engine_url) as client, ExitStack() as requests:
+            rids = [requests.enter_context(attempt.request(client.abort)) for _ in exam.items] if attempt is not None else None
+            said = client.generate_batch([ids[item.row] for item in exam.items], drawn, rids)
         return [Answer(self._text(one.output_ids)) if one.output_ids and _is_of(one, version) else None for one in said]
 
     def _seed(self, *of: str | int) -> int:

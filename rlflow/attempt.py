@@ -47,7 +47,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Request:
-    """One that is open. abort: of the engine that has it; back: set when it has come back."""
+    """One that is open. abort: of the engine that has it, the same for all that it has; back: set when it has come back."""
 
     abort: Callable[[str], None]
     back: threading.Event = field(default_factory=threading.Event)
@@ -143,20 +143,36 @@ class Attempt:
                 self._asked.address.set_exception(self._over())
 
     def give_up(self) -> None:
-        """`refuse`, and abort the open requests until they are back."""
+        """`refuse`, and abort the open requests until they are back. Those of several engines side by side: one may hang."""
         self.refuse()
+        engines = dict[Callable[[str], None], dict[str, _Request]]()
         with self._lock:
-            waiting = dict(self._open)
-        while waiting:
-            for rid, request in waiting.items():
-                try:
-                    request.abort(rid)
-                except EngineError as error:  # one that is gone has nothing to abort: its request fails by itself
-                    _log.warning("request %s could not be aborted: %s", rid, error)
-            waiting = {rid: request for rid, request in waiting.items() if not request.back.wait(AGAIN_SECONDS)}
+            for rid, request in self._open.items():
+                engines.setdefault(request.abort, {})[rid] = request
+        threads = [threading.Thread(target=_end, args=(waiting,), daemon=True) for waiting in engines.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _over(self) -> EngineError:
         return EngineError(f"attempt {self.name} was given up")
+
+
+def _end(waiting: dict[str, _Request]) -> None:
+    """Abort the requests of one engine until they are back."""
+    while waiting:
+        for rid, request in waiting.items():
+            if not request.back.is_set():
+                _abort(rid, request)
+        waiting = {rid: request for rid, request in waiting.items() if not request.back.wait(AGAIN_SECONDS)}
+
+
+def _abort(rid: str, request: _Request) -> None:
+    try:
+        request.abort(rid)
+    except EngineError as error:  # one that is gone has nothing to abort: its request fails by itself
+        _log.warning("request %s could not be aborted: %s", rid, error)
 
 
 def current() -> Attempt | None:

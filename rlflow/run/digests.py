@@ -14,10 +14,10 @@ __all__ = ["digests"]
 
 
 def digests(graph: Graph) -> dict[str, str]:
-    """Every operator and loss of the graph, as `module:name`, with a digest of the file that holds it."""
+    """Every operator and loss of the graph, as `module:name`, with a digest of the file that holds it, if there is one."""
     refs = [node.operator for node in graph.nodes if node.operator is not None] + [loss.ref for node in graph.nodes for loss in node.losses]
     found = {ref: inspect.getsourcefile(inspect.unwrap(resolve(ref))) for ref in sorted(set(refs))}
-    return {ref: _digest(file) for ref, file in found.items() if file is not None}
+    return {ref: _digest(file) for ref, file in found.items() if file is not None and Path(file).is_file()}
 
 
 @lru_cache(maxsize=256)

@@ -75,7 +75,7 @@ class _Process:
         self.pool = ShmPool.attach(file.arena, lane=file.name, live=file.live)
         self.stream = Stream(self.view, self.interpreter) if file.role == "rollout" else None
         self.threads = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="trajectory") if self.stream else None
-        self.aborting = ThreadPoolExecutor(max_workers=8, thread_name_prefix="abort")
+        self.aborting = ThreadPoolExecutor(max_workers=file.threads, thread_name_prefix="abort")  # one each: an engine may hang
         self.attempts: dict[int, Attempt] = {}  # by the number of their calls
 
     def _site(self, worker: Worker, address: str) -> Site:

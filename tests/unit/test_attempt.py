@@ -93,6 +93,28 @@ def test_an_open_request_is_aborted_until_it_is_back_by_the_engine_that_has_it()
     assert {rid for _, rid in aborted} == {"17.2.0.0", "17.2.0.1"}
 
 
+def test_an_engine_that_hangs_holds_up_no_abort_on_another_one() -> None:
+    attempt, back, opened = silent(), {A: threading.Event(), B: threading.Event()}, threading.Event()
+
+    def hang(rid: str) -> None:
+        assert back[B].wait(10), f"{rid} was waited for"
+        back[A].set()
+
+    def requests() -> None:
+        with attempt.request(hang):
+            with attempt.request(lambda _: back[B].set()):
+                opened.set()
+                assert back[B].wait(20)
+            assert back[A].wait(20)
+
+    threads = ThreadPoolExecutor(1)
+    running = threads.submit(requests)
+    threads.shutdown(wait=False)
+    assert opened.wait(5)
+    attempt.give_up()
+    running.result(5)
+
+
 # --- turns ------------------------------------------------------------------------------------------------------------------------------
 def test_a_turn_goes_on_where_the_controller_says() -> None:
     attempt, told = asking()

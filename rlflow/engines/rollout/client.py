@@ -34,6 +34,8 @@ from rlflow.errors import EngineError
 
 __all__ = ["HttpRolloutClient"]
 
+ABORT_SECONDS = 5.0  # for one request; an engine answers it at once, and nothing is lost with an answer that comes later
+
 T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
@@ -77,7 +79,8 @@ class HttpRolloutClient:
 
     def abort(self, rid: str = "", *, abort_all: bool = False) -> None:
         """End one request (exact id) or all that run or wait; their calls return with finish_reason abort."""
-        self._post("/abort_request", {"rid": rid, "abort_all": abort_all})
+        timeout = self._timeout if abort_all else min(ABORT_SECONDS, self._timeout)
+        self._request("POST", "/abort_request", _encoder.encode({"rid": rid, "abort_all": abort_all}), timeout)
 
     # -- pausing and memory
 
@@ -175,15 +178,16 @@ class HttpRolloutClient:
         except msgspec.MsgspecError as error:
             raise EngineError(f"engine at {self._url}: {path} answered outside its contract: {error}; got {data[:200]!r}") from error
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _request(self, method: str, path: str, body: bytes | None = None, timeout: float | None = None) -> bytes:
+        timeout = self._timeout if timeout is None else timeout
         try:
             response = self._pool.request(
-                method, path, body=body, headers={"Content-Type": "application/json"}, timeout=self._timeout, redirect=False
+                method, path, body=body, headers={"Content-Type": "application/json"}, timeout=timeout, redirect=False
             )
         except NewConnectionError as error:  # to urllib3 a kind of timeout
             raise EngineGone(f"engine at {self._url} is gone: {path} failed with {error}") from error
         except TimeoutError as error:
-            raise EngineTimeout(f"engine at {self._url} did not answer {path} within {self._timeout:g} s") from error
+            raise EngineTimeout(f"engine at {self._url} did not answer {path} within {timeout:g} s") from error
         except (HTTPError, OSError) as error:
             raise EngineGone(f"engine at {self._url} is gone: {path} failed with {error}") from error
         if response.status >= 400:

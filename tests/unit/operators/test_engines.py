@@ -26,7 +26,7 @@ from operators.trainers import Torch, TorchTeacher
 from operators.turns import Rules
 from rlflow import Next, Served, Site
 from rlflow.attempt import Attempt
-from rlflow.engines.rollout import EngineRefused
+from rlflow.engines.rollout import EngineGone, EngineRefused
 from rlflow.errors import DataError, EngineError, RlflowError
 from rlflow.measure import collected
 
@@ -91,6 +91,16 @@ def test_a_trajectory_is_the_same_again_and_its_sibling_another(engine: Embedded
     assert len({tuple(row) for row in siblings.responses.tolist()}) > 1
     kept = int(first.attention_mask[0].sum())
     assert siblings.input_ids[0, :kept].tolist() == first.input_ids[0].tolist()  # whoever it is sampled with
+
+
+def test_the_connection_to_a_server_that_is_gone_is_forgotten() -> None:
+    worker, nobody = Embedded("engine"), "http://127.0.0.1:9"
+    with pytest.raises(EngineGone), worker._connected(nobody) as client:
+        client.server_info()
+    assert worker._clients == {}
+    with pytest.raises(EngineError, match="slow"), worker._connected(nobody):
+        raise EngineError("slow")
+    assert list(worker._clients) == [nobody]
 
 
 def test_top_p_cuts_what_is_sampled_and_not_the_log_probs_recorded(engine: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlflow.engines.rollout import EngineGone, EngineRefused, EngineTimeout, HttpRolloutClient, SamplingParams
+from rlflow.engines.rollout import EngineGone, EngineRefused, EngineTimeout, HttpRolloutClient, SamplingParams, client
 from rlflow.errors import EngineError
 
 META: dict[str, Any] = {
@@ -135,6 +135,14 @@ def test_silence_is_a_timeout() -> None:
     url = listening(lambda listener: accepted.append(listener.accept()))
     with pytest.raises(EngineTimeout, match=f"engine at {url} did not answer /generate within 0.1 s"):
         HttpRolloutClient(url, timeout=0.1).generate([5], SamplingParams())
+
+
+def test_an_engine_that_hangs_holds_up_the_abort_of_one_request_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ABORT_SECONDS", 0.1)
+    accepted: list[Any] = []
+    url = listening(lambda listener: accepted.append(listener.accept()))
+    with pytest.raises(EngineTimeout, match=f"engine at {url} did not answer /abort_request within 0.1 s"):
+        HttpRolloutClient(url, timeout=600).abort("one")
 
 
 def test_the_client_loads_no_torch() -> None:
