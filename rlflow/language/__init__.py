@@ -10,7 +10,7 @@ state ← keeps        what lives across steps, and an operator that keeps what 
 writeonce            an operator that writes into what it was given; `body`: one that is declared only
 feedback             the only back edge; `stale`: what becomes of rows that are too slow for it
 trace, traced        the graph under construction, and what it is made of
-call ← tracer        one call of an operator ← its arguments (`misplaced`, `fits`), then its `results`
+call ← tracer        one call of an operator ← its arguments (`misplaced`, `lacks`, `fits`), then its `results`
 swap                 another function in the place of an operator
 source, comments     places in the user's file, and what is said there to the checker; `hints`: the types in a signature
 diagnostic           errors as data

@@ -12,11 +12,12 @@ from .config import NotConfig, to_config
 from .corrects import DIFFERENCES
 from .counts import counts_of, is_count
 from .denominator import uncounted, unweighed, weighed_by
-from .diagnostic import Diagnostic, Label, nearest, shown
+from .diagnostic import Diagnostic, Label, shown
 from .feedback import READINGS, Feedback, model_of
 from .fits import misfit
 from .hints import arguments_of
-from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of, rows_of
+from .lacks import reader_of, refuse_anonymous, refuse_hole, refuse_lacking
+from .loss import Loss, Micro, Objective, forward_of, from_forward_of, options_of, reads_of
 from .miscount import foreign, no_fit
 from .misplaced import wanted, weights_elsewhere
 from .operator import WHOSE, Declaration
@@ -178,7 +179,7 @@ class CallTracer:
             case Absent() | None if spec is not None and optional(hint) is not None:
                 self.node.config[name] = None  # `values: Values | None = None`: the operator can do without
             case Absent():
-                self._missing(name, value, at, here)
+                refuse_hole(self, name, value, at, here)
             case Value():
                 self._field(name, value, hint, at)
             case _ if spec is not None:
@@ -269,7 +270,7 @@ class CallTracer:
         elsewhere = weights.owner is not self.node.worker and weights.reading in ("frozen", "current", "move")  # RLF203 tells
         if elsewhere or given is None or wanted is None or issubclass(given, wanted) or issubclass(wanted, given):
             return
-        if self._told((given, wanted)):
+        if self.told((given, wanted)):
             return  # a `load` that names another model shows in every call
         of = source.parameter_ref(weights.writer.declaration.fn, "") if weights.writer and weights.writer.declaration else None
         self.refuse(
@@ -323,70 +324,21 @@ class CallTracer:
         self.node.records[name] = type(record)
         self.always |= specs_of(wanted).keys()
         reads, given = specs_of(wanted) | self.reads, values_of(record)
-        missing = [n for n in reads if n not in given]
-        for reader in dict.fromkeys(self._reader(n, wanted) for n in missing):
-            self._lacking([n for n in missing if self._reader(n, wanted) is reader], name, type(record), reader, at)
+        refuse_lacking(self, [n for n in reads if n not in given], name, type(record), wanted, at)
         if self.declaration.least_kept and not isinstance(given.get(WHOSE), Value):
-            self._anonymous(type(record), at)
+            refuse_anonymous(self, type(record), at)
         for field, value in given.items():
             spec = reads.get(field)
-            declared = source.attribute_ref(self._reader(field, wanted), field)
+            declared = source.attribute_ref(reader_of(self.node.losses, field, wanted), field)
             if isinstance(value, Absent):
                 if spec is not None:
-                    self._missing(field, value, at, declared)
+                    refuse_hole(self, field, value, at, declared)
             elif isinstance(value, Value) and (spec is not None or generic):
                 read = spec is not None or field in self.read_besides
                 use = TracedUse(f"{name}.{field}", trace.field_of(value), spec, at, declared, read=read)
                 self.node.uses.append(use)
 
-    def _reader(self, field: str, wanted: type[Record]) -> type[Record]:
-        """The record class that asks for a field: that of a loss, else the parameter's own."""
-        return next((rows_of(loss) for loss in self.node.losses if field in reads_of(loss)), wanted)
-
-    def _reader_name(self, field: str) -> str:
-        return next((f"`{type(loss).__name__}`" for loss in self.node.losses if field in reads_of(loss)), f"`{self.node.title}`")
-
-    def _lacking(self, missing: list[str], name: str, given: type[Record], reader: type[Record], at: Place) -> None:
-        """A record class without what a reader asks for is one mistake, however many fields and calls it shows in."""
-        if self._told((given, reader)):
-            return
-        who, first = self._reader_name(missing[0]), missing[0]
-        what = f"field `{first}`" if len(missing) == 1 else "fields " + ", ".join(f"`{n}`" for n in missing)
-        near = nearest(first, names_of(given)) if len(missing) == 1 else ""
-        self.refuse(
-            "RLF001",
-            f"`{given.__name__}` has no {what}, which {who} reads{near}",
-            where=at,
-            label=f"given as `{name}`",
-            related=labels(source.attribute_ref(reader, first)),
-            help=f"let `{given.__name__}` inherit from `{reader.__name__}`",
-        )
-
-    def _anonymous(self, given: type[Record], at: Place) -> None:
-        """A group is taken apart, and nothing says whose rows are left."""
-        self.refuse(
-            "RLF001",
-            f"`{given.__name__}` has no field `{WHOSE}`, by which the run knows which trajectories `{self.node.title}` leaves",
-            where=at,
-            label=f"least_kept={self.declaration.least_kept}: it takes groups apart",
-            help=f"give `{given.__name__}` the field `{WHOSE}`",
-        )
-
-    def _missing(self, name: str, hole: Absent, at: Place, declared: Ref) -> None:
-        """A hole is one mistake, however many calls read it."""
-        if self._told(hole):
-            return
-        reader = self._reader_name(name)
-        self.refuse(
-            "RLF008",
-            f"nothing makes `{name}`, which {reader} reads",
-            where=at,
-            label=f"{reader} reads it here",
-            related=(Label(hole.place, f"left out here: {hole.why}"), *labels(declared)),
-            help=f"make `{name}` whenever {reader} is on, or switch {reader} off",
-        )
-
-    def _told(self, mistake: Hashable) -> bool:
+    def told(self, mistake: Hashable) -> bool:
         """True from the second time on. The call is refused every time."""
         self.node.failed = True
         if mistake in self.trace.told:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..compile.ir import Node
 from ..data.pool.protocol import Key
-from ..errors import DataError, RlflowError
+from ..errors import DataError, RlflowError, WorkerDied
 from . import rowfiles
 from .blocks import Blocks
 from .calls import BACKSTOP
@@ -79,7 +79,7 @@ class Sampling:
             # the end of the engine that `decide` has it on is told already; that of the one beside which it is played may be another's
             engine = self._running[trajectory].engine
             if trajectory not in self._given_up and not await self.staff.engine_ended(engine, within=DEATH_SECONDS):
-                self.tell(ev.Failed(trajectory, str(error)))
+                self.tell(ev.Failed(trajectory, str(error), lost=isinstance(error, WorkerDied)))
         else:
             self._land(trajectory, done)
         finally:

@@ -30,7 +30,7 @@ class Member:
     failures: int = 0
     """Failed attempts."""
     losses: int = 0
-    """Attempts whose engine went down."""
+    """Attempts whose engine went down, or the process that played them."""
     turn: int = 0
     asked: bool = False
     """A turn ended and the next one was not asked for yet."""

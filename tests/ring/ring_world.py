@@ -214,11 +214,12 @@ class Ring:
         self.take_off(trajectory)
         self.accounts.member(trajectory).queue()
 
-    def fail(self, trajectory: TrajectoryId) -> None:
+    def fail(self, trajectory: TrajectoryId, *, lost: bool) -> None:
         self.take_off(trajectory)
-        self.accounts.member(trajectory).failures += 1
-        self.accounts.member(trajectory).queue()
-        self.feed(ev.Failed(trajectory, "the environment crashed"))
+        member = self.accounts.member(trajectory)
+        member.failures, member.losses = member.failures + (not lost), member.losses + lost
+        member.queue()
+        self.feed(ev.Failed(trajectory, "a process died" if lost else "the environment crashed", lost))
 
     def fail_sync(self, name: str, *, received: bool) -> None:
         """Nobody knows what it holds now; the weights may have come all the same."""
@@ -367,7 +368,7 @@ class Ring:
     def refuse(self, wait: Any, *, received: bool = False) -> None:
         """What is waited for fails."""
         if isinstance(wait, TrajectoryId):
-            self.fail(wait)
+            self.fail(wait, lost=received)
         elif isinstance(wait, tuple):
             self.ran(*wait, "drop")
         elif isinstance(wait, SyncId):

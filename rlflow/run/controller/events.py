@@ -72,10 +72,14 @@ class Landed(Event, frozen=True):
 
 
 class Failed(Event, frozen=True):
-    """This attempt of the trajectory is over and left nothing behind."""
+    """This attempt of the trajectory is over and left nothing behind.
+
+    ``lost``: with the rollout process that played it, beside an engine that had not its last turn; the trajectory is not to blame.
+    """
 
     trajectory: TrajectoryId
     why: str
+    lost: bool = False
 
 
 class Turn(Event, frozen=True):

@@ -46,6 +46,7 @@ def failed(state: State, event: Failed) -> bool:
     trajectory = live_trajectory(state, event.trajectory)
     if trajectory is None or trajectory.state != "running":
         return False
+    trajectory.losses += event.lost
     attempt_failed(state, trajectory, event.why)
     return True
 

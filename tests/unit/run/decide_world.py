@@ -70,10 +70,11 @@ class World(Timelines):
         member.turn, member.waits = member.turn + 1, True
         return self.feed(ev.Turn(trajectory, member.turn))
 
-    def fail(self, trajectory: TrajectoryId) -> list[ev.AnyAction]:
+    def fail(self, trajectory: TrajectoryId, *, lost: bool = False) -> list[ev.AnyAction]:
         self._take_off(trajectory)
         self._member(trajectory).state = "queued"
-        return self.feed(ev.Failed(trajectory, "the environment crashed"))
+        self._member(trajectory).losses += lost
+        return self.feed(ev.Failed(trajectory, "a process died" if lost else "the environment crashed", lost))
 
     def ran(self, operator: str, unit: Unit, verdict: str = "keep") -> list[ev.AnyAction]:
         del self.runs[operator, unit]

@@ -293,6 +293,19 @@ def test_an_attempt_that_is_lost_with_its_engine_is_none_of_those_that_failed() 
     assert [(action.reason, action.detail) for action in actions if isinstance(action, ev.Drop)] == [("attempts", said)]
 
 
+def test_the_end_of_a_process_that_played_a_trajectory_is_no_failure_of_it() -> None:
+    """As the end of its engine: it fails once and is lost once, and goes on."""
+    world = World(replace(ONE, max_attempts=2))
+    world.begin()
+    world.fail(FIRST)
+    actions = world.fail(TrajectoryId(0, 0, 1), lost=True)
+    assert not [action for action in actions if isinstance(action, ev.Drop)]
+    assert TrajectoryId(0, 0, 2) in world.running()
+    actions = world.fail(TrajectoryId(0, 0, 2), lost=True)
+    said = "under trajectory 0.0.2 engines went down 2 times, the last time: a process died"
+    assert [(action.reason, action.detail) for action in actions if isinstance(action, ev.Drop)] == [("engine", said)]
+
+
 def test_a_trajectory_under_which_engines_die_again_and_again_is_dropped_by_that_name() -> None:
     world = World(replace(ONE, max_attempts=2))
     world.begin()

@@ -150,10 +150,10 @@ def test_a_turn_is_told_and_its_answer_names_the_server_it_goes_on_at(tmp_path: 
         assert sent == [("a", Continue(7, 1, f"http://{engine}"))]
 
 
-def test_a_trajectory_whose_process_dies_while_it_has_its_turn_elsewhere_has_failed(tmp_path: Path) -> None:
+def test_a_trajectory_whose_process_dies_while_it_has_its_turn_elsewhere_is_lost(tmp_path: Path) -> None:
     """The end of `a` was told, but the controller has it on `b`."""
     events, _ = played(tmp_path, "b", "a")
-    assert events[1:] == [ev.Failed(FIRST.trajectory, "`a.rollout` died")]
+    assert events[1:] == [ev.Failed(FIRST.trajectory, "`a.rollout` died", lost=True)]
 
 
 def test_a_turn_at_an_engine_that_has_gone_down_since_is_not_answered(tmp_path: Path) -> None:
