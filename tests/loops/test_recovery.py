@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pyarrow
 import pytest
 from run_cases import SMALL, Run, gone
 
 from rlflow.run.ledger import read_books
 
+pa: Any = pyarrow  # it has no types
 FLAGS = (*SMALL, "--steps", "40", "--save-every", "4", "--dp", "2")
 RESUME = """
 import sys
@@ -81,8 +84,28 @@ def test_processes_that_are_killed_one_after_another_cost_nothing_but_time(start
     trained_once(run.folder)
 
 
+def as_format_1(rows: Path) -> int:
+    """Write the rows of a run as an older rlflow did, an Arrow file a name; how many there are."""
+    count = 0
+    for file in rows.glob("*/*.arrows"):
+        source = pa.BufferReader(file.read_bytes())
+        while source.tell() < source.size():
+            reader = pa.ipc.open_stream(source)
+            (batch,) = reader
+            head = json.loads(reader.schema.metadata[b"rlflow.rows"])
+            old = {"format": 1, "checksum": head["checksum"], "facts": head["facts"]}
+            schema = reader.schema.with_metadata({b"rlflow.rows": json.dumps(old)})
+            with pa.ipc.new_file(file.with_name(f"{head['name']}.arrow"), schema) as writer:
+                writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+            count += 1
+        file.unlink()
+    return count
+
+
 @pytest.mark.timeout(900)
-def test_a_run_whose_controller_is_killed_goes_on(start_run: Callable[..., Run], undisturbed: bytes) -> None:
+@pytest.mark.parametrize("rows", ["this rlflow", "an older one"])
+def test_a_run_whose_controller_is_killed_goes_on(start_run: Callable[..., Run], undisturbed: bytes, rows: str) -> None:
+    """With the rows that are there, which `rows` wrote: one that cannot be read is a prompt that is dropped."""
     run = start_run("grpo", *FLAGS)
     wait_for_lines(run, 6)
     everyone = [psutil.Process(run.process.pid), *run.children().values()]
@@ -90,7 +113,9 @@ def test_a_run_whose_controller_is_killed_goes_on(start_run: Callable[..., Run],
     run.process.communicate(timeout=30)
     assert all(gone(process) for process in everyone)
     assert not list((run.folder / "checkpoints").glob("step-000040"))
+    assert rows == "this rlflow" or as_format_1(run.folder / "rows") > 0
     again = subprocess.run([sys.executable, "-c", RESUME, str(run.folder)], capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
+    assert "dropped" not in again.stdout
     assert weights(run.folder) == undisturbed
     trained_once(run.folder)
