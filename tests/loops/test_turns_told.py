@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from run_cases import Run, gone
 
+from rlflow.run.ledger import read_books
+
 # Engines and trainer hold the same weights at every version (lr=0): the log-probs after a move can be held against the trainer's.
 PIPELINE = '''
 import asyncio
@@ -36,11 +38,17 @@ class TrainRows(ModelRows, PpoRows):
     pass
 
 
+def told(what: str) -> None:
+    with open(LOG, "a") as file:
+        file.write(what + "\\n")
+
+
 class Slow(HigherLowerEpisode):
     """Some are slower than others, so that they are at different turns when a sync begins."""
 
     async def step(self, text: str) -> Reply:
         await asyncio.sleep(0.1 * (1 + self.secret % 4))
+        told("turn")
         return await super().step(text)
 
 
@@ -53,8 +61,11 @@ class Game(HigherLower):
 @operator(per="batch", serves="engine")
 def slow_sync(weights: Next, engine: Worker) -> Next:
     """Each engine takes so long that turns end meanwhile."""
+    told("sync begins")
     time.sleep(SECONDS)
-    return operators.sync.sync(weights, engine)
+    synced = operators.sync.sync(weights, engine)
+    told("sync ends")
+    return synced
 
 
 @operator(per="row", corrects=("version", "engine"))
@@ -86,10 +97,10 @@ def turning(engines: int = 2, max_lag: int = 2) -> None:
 
 @pytest.fixture
 def turning(start_run: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]:
-    """`turning(SECONDS, flags)` starts a run whose syncs take so long an engine."""
+    """`turning(SECONDS, flags)` starts a run whose syncs take so long an engine; turns.log tells what happened."""
 
     def start(seconds: float, *flags: str) -> Run:
-        (tmp_path / "turning.py").write_text(PIPELINE.replace("SECONDS", str(seconds)))
+        (tmp_path / "turning.py").write_text(PIPELINE.replace("SECONDS", str(seconds)).replace("LOG", repr(str(tmp_path / "turns.log"))))
         return start_run(str(tmp_path / "turning.py"), *flags)
 
     return start
@@ -97,6 +108,20 @@ def turning(start_run: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]
 
 def counted(run: Run, name: str) -> float:
     return sum(line["metrics"].get(f"turns/{name}", 0.0) for line in run.steps())
+
+
+def wait_until_all_wait(log: Path) -> None:
+    """Until an engine is being synced, and nothing has happened for longer than a turn takes."""
+    deadline, seen, since = time.monotonic() + 60, list[str](), time.monotonic()
+    while True:
+        lines = log.read_text().splitlines()
+        if lines != seen:
+            seen, since = lines, time.monotonic()
+        syncs = [line for line in lines if line != "turn"]
+        if syncs[-1] == "sync begins" and time.monotonic() - since > 0.8:
+            return
+        assert time.monotonic() < deadline, lines[-20:]
+        time.sleep(0.02)
 
 
 def finished(run: Run) -> list[dict[str, Any]]:
@@ -135,20 +160,27 @@ def test_where_the_only_engine_is_synced_turns_wait_for_it(turning: Callable[...
 
 @pytest.mark.parametrize("victim", ["engine.0", "engine.0.rollout", "actor"])
 def test_turns_of_who_dies_are_played_again(turning: Callable[..., Run], victim: str) -> None:
-    """Wherever they were: at their own engine, moved to the other one, waiting for either."""
+    """In a run in which they are at their own engine, have moved to the other one, wait for either."""
     run = turning(0.5, "--steps", "12", "--save-every", "2")
     run.wait_for_step(3)
     run.children()[victim].send_signal(signal.SIGKILL)
     steps = finished(run)
     assert sorted({line["step"] for line in steps}) == list(range(1, 13))
     assert all(line["rows"] == 8 for line in steps)
+    assert counted(run, "moved") > 0
+    assert counted(run, "waited_seconds") > 0.5
+    counters = read_books(run.folder).counters
+    assert counters is not None
+    assert counters.highest_attempt > 0  # the first one is 0: some began anew
+    assert not [line for line in run.lines() if line["kind"] == "dropped"]
 
 
-def test_turns_that_wait_do_not_hold_up_the_end(turning: Callable[..., Run]) -> None:
+def test_turns_that_wait_do_not_hold_up_the_end(turning: Callable[..., Run], tmp_path: Path) -> None:
     """Ctrl-C in a sync, with all trajectories between two turns."""
     run = turning(3.0, "--steps", "50", "--engines", "1")
     run.wait_for_step(1)
-    time.sleep(1.0)
+    wait_until_all_wait(tmp_path / "turns.log")
+    assert run.steps()[-1]["queue"]["in_flight"] > 0
     children = run.children()
     run.process.send_signal(signal.SIGINT)
     code, out, err = run.end(60)
