@@ -125,8 +125,8 @@ class Embedded(Worker):
 
         One row a trajectory; `response_mask` is 1 on the model's own tokens only, `response_text` is what it said last. An episode
         still going after `max_turns` turns of the model, or after `max_response_tokens` tokens of its own over all turns, or whose next
-        turn does not fit the model's context, ends there: the row keeps what was said until then, the log and the metric episodes/cut
-        tell. Raises what `Dialogue` raises for an environment that misbehaves: it costs this trajectory.
+        turn does not fit the model's context, ends there: the row keeps what was said until then, `is_truncated`, the log and the metric
+        episodes/cut tell. Raises what `Dialogue` raises for an environment that misbehaves: it costs this trajectory.
         """
         rules = Rules(environment=environment, max_turns=max_turns, max_response_tokens=max_response_tokens, limits=limits)
         return episodes_of(self._played(policy, prompts, rules), prompts, policy.version)

@@ -15,8 +15,8 @@ from rlflow import Tensor, count, dims, f32, flag, i32, i64, roles, text
 
 P, T, B, G, Q, S = dims("P T B G Q S")
 R = S - 1
-advantage, answer, group, log_prob, mask, member, position, response, returns, reward, template, tokens, value = roles(
-    "advantage answer group log_prob mask member position response returns reward template tokens value"
+advantage, answer, group, log_prob, mask, member, position, response, returns, reward, template, tokens, truncated, value = roles(
+    "advantage answer group log_prob mask member position response returns reward template tokens truncated value"
 )
 
 
@@ -55,6 +55,7 @@ TrajUid: TypeAlias = Annotated[Tensor, i64[B], member("trajectory")]
 Leaf: TypeAlias = Annotated[Tensor, i64[B], member("leaf")]
 VersionTag: TypeAlias = Annotated[Tensor, i64[B], member("version")]  # published version when the trajectory was registered
 IsPad: TypeAlias = Annotated[Tensor, flag[B], mask("pad")]
+IsTruncated: TypeAlias = Annotated[Tensor, flag[B], truncated]  # a bound ended it: of tokens or context in its last turn, or of its turns
 
 # --- rows: tokens [B, S] and next-token positions [B, R] ------------------------------------------------------------------------------
 InputIds: TypeAlias = Annotated[Tensor, i64[B, S], tokens]

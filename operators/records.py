@@ -12,6 +12,7 @@ from .fields import (
     InputIds,
     IsCorrect,
     IsPad,
+    IsTruncated,
     Leaf,
     LogProbs,
     OldLogProbs,
@@ -78,6 +79,7 @@ class Sample(Record):
     leaf: Leaf
     version_tag: VersionTag
     is_pad: IsPad
+    is_truncated: IsTruncated
     response_text: ResponseText
     answer: Answer
 

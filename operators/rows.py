@@ -1,7 +1,7 @@
 """Row operators: any record in, the same record on other rows out. In the order in which they stand:
 
     keep_mixed     before form_batch: a group whose answers score all alike is dropped, and refilled
-    keep_ended     before form_batch: answers that the length bound cut off are taken out of their group
+    keep_ended     before form_batch: trajectories that a bound cut off are taken out of their group
     pad            so many rows that they divide by dp x mini-batches
     rebalance      the same rows, reordered: contiguous slices weigh the same
     shard          the contiguous slices of one data-parallel rank, one a mini-batch
@@ -23,7 +23,7 @@ from rlflow.data import tensors
 from rlflow.data.rowplan import pack_index, pad_index, rebalance_index, shard_index
 from rlflow.errors import DataError
 
-from .fields import RankCount, ResponseMask, TokenCount, TokenScores, TrajUid, Uid
+from .fields import IsTruncated, RankCount, TokenCount, TokenScores, TrajUid, Uid
 
 if TYPE_CHECKING:
     from rlflow.data.dtypes import Array
@@ -53,19 +53,19 @@ def keep_mixed(rows: RowsT, token_level_scores: TokenScores, uid: Uid, *, tolera
 
 
 @operator(per="group", rows="filter", least_kept=2)
-def keep_ended(rows: RowsT, response_mask: ResponseMask, uid: Uid, traj_uid: TrajUid, *, max_new_tokens: TokenCount) -> RowsT:
+def keep_ended(rows: RowsT, is_truncated: IsTruncated, uid: Uid, traj_uid: TrajUid) -> RowsT:
     """Rows of those trajectories that ended by themselves; where fewer than two of a group did, the group is dropped.
 
-    response_mask flag[B, R], uid i64[B], traj_uid i64[B]. One that has `max_new_tokens` sampled tokens, the bound of its engine, was cut
-    off (or ended just there): its score is that of an unfinished answer. A trajectory of several leaves goes with any of them.
+    is_truncated flag[B], uid i64[B], traj_uid i64[B]. One that a bound ended (the tokens of its last turn, the context, the turns of its
+    episode) has the score of an unfinished answer. A trajectory of several leaves goes with any of them.
     After Overlong Filtering of DAPO (Yu et al. 2025, section 3.4), which masks such answers. Stands before form_batch and before the
     estimator, whose baseline is then over what is left.
 
-    Example: max_new_tokens=3, uid [1, 1, 1, 2, 2] with 3, 2, 1, 3, 1 sampled tokens keeps rows 1 and 2.
+    Example: uid [1, 1, 1, 2, 2] with is_truncated [1, 0, 0, 1, 0] keeps rows 1 and 2.
     """
     import torch
 
-    cut = (response_mask.sum(-1) >= max_new_tokens).long()
+    cut = is_truncated.long()
     trajectories, whose = torch.stack([uid, traj_uid], 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
     ended = cut.new_zeros(len(trajectories)).scatter_reduce(0, whose, cut, "amax") == 0
     of_group, group = trajectories[:, 0].unique(return_inverse=True)

@@ -15,11 +15,15 @@ from .records import EpisodeSample, Sample, Trajectories
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One leaf of a finished trajectory. text: what was said last; reward: of the environment, from the first turn to this leaf."""
+    """One leaf of a finished trajectory. text: what was said last; reward: of the environment, from the first turn to this leaf.
+
+    is_truncated: a bound ended it, not the model or the environment.
+    """
 
     row: Row
     text: str
     reward: float = 0.0
+    is_truncated: bool = False
 
 
 def sample_of(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, version: int) -> Sample:
@@ -60,6 +64,7 @@ def _columns(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, ve
         "leaf": torch.from_numpy(np.array([leaf.row.leaf for leaf in played], np.int64)),
         "version_tag": torch.from_numpy(np.full(len(played), version, np.int64)),
         "is_pad": torch.from_numpy(np.zeros(len(played), np.bool_)),
+        "is_truncated": torch.from_numpy(np.array([leaf.is_truncated for leaf in played], np.bool_)),
         "response_text": [leaf.text for leaf in played],
         "answer": [prompts.answer[row] for row in origin],
     }

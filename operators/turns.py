@@ -90,6 +90,7 @@ class _Node:
     turn: Turn
     text: str = ""
     reward: float = 0.0
+    is_truncated: bool = False
     next: list[_Node] = field(default_factory=list)
 
 
@@ -118,7 +119,10 @@ class TurnLoop:
             last.next = self._continued(Course(history=(*prompt, *opening)), dialogue)
         nodes, turns = _listed(root)
         ends = [node for node in nodes if not node.next]
-        return [Played(row=row, text=end.text, reward=end.reward) for row, end in zip(flatten(turns), ends, strict=True)]
+        return [
+            Played(row=row, text=end.text, reward=end.reward, is_truncated=end.is_truncated)
+            for row, end in zip(flatten(turns), ends, strict=True)
+        ]
 
     def _begun(self, prompt: Sequence[int], answer: str, seed: int) -> Any:
         rules = self._rules
@@ -156,12 +160,16 @@ class TurnLoop:
         said = self._ask(replace(course, room=self._room(course)))
         ids = tuple(said.output_ids)
         node = _Node(Turn(tokens=ids, own=True, log_probs=said.log_probs, versions=_versions(said)), text=self._text(ids))
+        node.is_truncated = said.finish_reason.type == "length"
         if dialogue is None:
             return node
         reply = dialogue.reply(node.text)
         node.reward = dialogue.reward
         after = replace(course, history=(*course.history, *ids), spent=course.spent + len(ids), turn=course.turn + 1)
-        if reply is None or self._is_cut(after, reply):
+        if reply is None:
+            return node
+        if self._is_cut(after, reply):
+            node.is_truncated = True
             return node
         answer = _Node(Turn(tokens=tuple(reply), own=False))
         answer.next = self._continued(replace(after, history=(*after.history, *reply)), dialogue)

@@ -106,9 +106,7 @@ def remainder(prompts: int = 3, group_size: int = 4, longest: int = 16, dp: int 
     rewards = shape_rewards(score.token_level_scores)
     marks = marked(sample.response_mask, sample.uid, sample.traj_uid) if early else None
     judged = judged_rows(sample, rewards, marks)
-    left = keep_first(judged, sample.uid) if breaks else keep_ended(
-        judged, sample.response_mask, sample.uid, sample.traj_uid, max_new_tokens=longest
-    )
+    left = keep_first(judged, sample.uid) if breaks else keep_ended(judged, sample.is_truncated, sample.uid, sample.traj_uid)
     ready = form_batch(left, prompts=prompts)
     advantages = grpo_advantage(
         token_level_rewards=ready.token_level_rewards, response_mask=ready.response_mask, uid=ready.uid

@@ -245,30 +245,25 @@ def test_a_field_that_the_plan_dropped_is_not_asked_for() -> None:
 
 
 # --- keep_ended -----------------------------------------------------------------------------------------------------------------------
-def answers(*rows: tuple[int, int, int]) -> Rows:
-    """One row for each (uid, traj_uid, sampled tokens); its tokens say which it is."""
-    uid, traj_uid, tokens = (torch.tensor(column) for column in zip(*rows, strict=True))
-    mask = torch.arange(4)[None] < tokens[:, None]
+def ended(*rows: tuple[int, int, bool]) -> list[int]:
+    """The rows that are kept of (uid, traj_uid, whether it was cut off); their tokens say which they are."""
+    uid, traj_uid, is_truncated = (torch.tensor(column) for column in zip(*rows, strict=True))
     one = torch.arange(len(rows))
-    return Rows(
-        input_ids=one[:, None].expand(-1, 5), attention_mask=torch.ones(len(rows), 5, dtype=torch.bool), response_mask=mask, uid=uid,
-        traj_uid=traj_uid, is_pad=torch.zeros(len(rows), dtype=torch.bool), answer=[str(i) for i in one.tolist()],
+    given = Rows(
+        input_ids=one[:, None].expand(-1, 5), attention_mask=torch.ones(len(rows), 5, dtype=torch.bool),
+        response_mask=torch.ones(len(rows), 4, dtype=torch.bool), uid=uid, traj_uid=traj_uid,
+        is_pad=torch.zeros(len(rows), dtype=torch.bool), answer=[str(i) for i in one.tolist()],
     )  # fmt: skip
-
-
-def ended(*rows: tuple[int, int, int]) -> list[int]:
-    """The rows that are kept, where 3 tokens are the most."""
-    given = answers(*rows)
-    return keep_ended(given, given.response_mask, given.uid, given.traj_uid, max_new_tokens=3).input_ids[:, 0].tolist()  # type: ignore[no-any-return]
+    return keep_ended(given, is_truncated, uid, traj_uid).input_ids[:, 0].tolist()  # type: ignore[no-any-return]
 
 
 def test_answers_that_were_cut_off_are_taken_out_of_their_group() -> None:
-    assert ended((1, 0, 3), (1, 1, 2), (1, 2, 1), (1, 3, 3)) == [1, 2]
+    assert ended((1, 0, True), (1, 1, False), (1, 2, False), (1, 3, True)) == [1, 2]
 
 
 def test_a_group_of_which_one_answer_ended_is_dropped() -> None:
-    assert ended((1, 0, 3), (1, 1, 2), (2, 0, 1), (2, 1, 2)) == [2, 3]
+    assert ended((1, 0, True), (1, 1, False), (2, 0, False), (2, 1, False)) == [2, 3]
 
 
 def test_a_trajectory_goes_with_any_of_its_leaves() -> None:
-    assert ended((1, 0, 3), (1, 0, 1), (1, 1, 2), (1, 2, 1), (1, 2, 1)) == [2, 3, 4]
+    assert ended((1, 0, True), (1, 0, False), (1, 1, False), (1, 2, False), (1, 2, False)) == [2, 3, 4]

@@ -47,10 +47,12 @@ def test_who_a_row_is() -> None:
 def test_the_leaves_of_a_trajectory_stand_together_under_its_names() -> None:
     prompt, said = Turn(tokens=[1], own=False), Turn(tokens=[7], own=True, log_probs=[-0.5], versions=[2], parent=0)
     rows = flatten([prompt, said, replace(said, tokens=[8], versions=[3])])
-    forked = [Played(row=row, text=text, reward=reward) for row, text, reward in zip(rows, "ab", (0.0, 1.0), strict=True)]
+    ends = zip(rows, "ab", (0.0, 1.0), (False, True), strict=True)
+    forked = [Played(row=row, text=text, reward=reward, is_truncated=cut) for row, text, reward, cut in ends]
     sample = episodes_of([forked, played([5], [9], [2])], prompts_of([4, 4], [0, 1]), version=2)
     assert (sample.uid.tolist(), sample.traj_uid.tolist(), sample.leaf.tolist()) == ([4, 4, 4], [0, 0, 1], [0, 1, 0])
     assert (sample.response_text, sample.answer) == (["a", "b", "said"], ["wanted"] * 3)
+    assert sample.is_truncated.tolist() == [False, True, False]
     assert (sample.episode_reward.tolist(), sample.token_versions.tolist()) == ([0.0, 1.0, 0.0], [[2], [3], [2]])
 
 
@@ -58,5 +60,6 @@ def test_dtypes_are_those_of_the_fields() -> None:
     sample = sample_of([played([1], [7], [0])], prompts_of([4], [0]), version=0)
     kinds = {name: str(value.dtype).removeprefix("torch.") for name, value in vars(sample).items() if isinstance(value, torch.Tensor)}
     assert kinds == dict.fromkeys(("input_ids", "position_ids", "responses", "uid", "traj_uid", "leaf", "version_tag"), "int64") | {
-        "attention_mask": "bool", "response_mask": "bool", "is_pad": "bool", "rollout_log_probs": "float32", "token_versions": "int32",
+        "attention_mask": "bool", "response_mask": "bool", "is_pad": "bool", "is_truncated": "bool", "rollout_log_probs": "float32",
+        "token_versions": "int32",
     }  # fmt: skip

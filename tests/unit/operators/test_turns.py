@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from scripted import Scripted
@@ -27,10 +27,12 @@ def ids(text: str) -> list[int]:
     return list(TINY.encode(text).ids)
 
 
-def generation(tokens: Sequence[int], spans: Sequence[tuple[str, int, int]] = ()) -> Generation:
+def generation(
+    tokens: Sequence[int], spans: Sequence[tuple[str, int, int]] = (), ends: Literal["stop", "length"] = "stop"
+) -> Generation:
     whole = spans or [("0", 0, len(tokens))]
     return Generation(
-        rid="r", output_ids=list(tokens), log_probs=[-0.5] * len(tokens), text="", finish_reason=FinishReason(type="length"),
+        rid="r", output_ids=list(tokens), log_probs=[-0.5] * len(tokens), text="", finish_reason=FinishReason(type=ends),
         prompt_tokens=0, weight_version="0", spans=[WeightVersionSpan(*span) for span in whole], num_retractions=0,
     )  # fmt: skip
 
@@ -44,7 +46,8 @@ class Model:
     def __call__(self, course: Course) -> Generation:
         self.asked.append(course)
         lines = self.branches.get(course.branch, self.lines)
-        return generation(ids(lines[min(course.turn, len(lines) - 1)])[: course.room])
+        said = ids(lines[min(course.turn, len(lines) - 1)])
+        return generation(said[: course.room], ends="length" if len(said) > course.room else "stop")
 
 
 def play(model: Any, environment: Environment | None, prompt: str = "go: ", answer: str = "6", **rules: Any) -> list[Played]:
@@ -111,6 +114,7 @@ def test_an_episode_that_goes_on_is_cut_and_told(rules: dict[str, Any], turns: i
     (leaf,) = play(model, MORE, **rules)
     assert len(model.asked) == turns
     assert leaf.row.response_mask[-1]  # a reply that nobody answers is not kept
+    assert leaf.is_truncated
     assert collected() == {"episodes/cut": 1.0}
     assert f"trajectory 5.0: the episode was still going after {turns} turns and ends there ({why})" in caplog.text
 
@@ -133,6 +137,24 @@ def test_the_room_ends_with_the_context() -> None:
     model = Model("abcdefgh")
     play(model, None, context=7)
     assert model.asked[0].room == 3
+
+
+def test_an_answer_that_the_bound_of_a_turn_cut_off_is_truncated() -> None:
+    """8 tokens are the bound: one that ends by itself there is whole."""
+    assert [play(Model(line), None)[0].is_truncated for line in ("abcdefgh", "abcdefghi")] == [False, True]
+
+
+def test_an_episode_that_is_over_is_not_truncated_however_long_its_turns_are_together() -> None:
+    """Two turns of 6 tokens under a bound of 8 a turn; a turn on the way may have been cut."""
+    (leaf,) = play(Model("abcdef"), Scripted(script=("say:more\n", "end")))
+    assert (int(leaf.row.response_mask.sum()), leaf.is_truncated) == (12, False)
+    (leaf,) = play(Model("abcdefghi", "b"), Scripted(script=("say:more\n", "end")))
+    assert not leaf.is_truncated
+
+
+def test_what_the_context_or_the_budget_cut_off_is_truncated() -> None:
+    assert play(Model("abcdefgh"), None, context=7)[0].is_truncated
+    assert play(Model("abcdefgh"), MORE, max_response_tokens=4)[0].is_truncated
 
 
 # --- forks --------------------------------------------------------------------------------------------------------------------------------

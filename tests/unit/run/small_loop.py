@@ -58,6 +58,7 @@ class Engine(Worker):
             leaf=torch.tensor([leaf for _, leaf in rows]),
             version_tag=torch.full((len(rows),), policy.version),
             is_pad=torch.zeros(len(rows), dtype=torch.bool),
+            is_truncated=torch.zeros(len(rows), dtype=torch.bool),
             response_text=[f"{prompts.answer[i]}/{leaf}" for i, leaf in rows],
             answer=[prompts.answer[i] for i, _ in rows],
         )
