@@ -31,6 +31,7 @@ KINDS: dict[str, Kind] = {
     "leaf": Kind("i64", "B", "member(leaf)"),
     "version_tag": Kind("i64", "B", "member(version)"),
     "is_pad": Kind("flag", "B", "mask(pad)"),
+    "is_truncated": Kind("flag", "B", "truncated"),
     "input_ids": Kind("i64", "BS", "tokens"),
     "attention_mask": Kind("flag", "BS", "mask(attention)"),
     "position_ids": Kind("i64", "BS", "position"),
@@ -66,7 +67,7 @@ SAMPLE = {  # each of the kind of its name
     name: name
     for name in (
         *("input_ids", "attention_mask", "position_ids", "responses", "response_mask", "rollout_log_probs", "token_versions"),
-        *("uid", "traj_uid", "leaf", "version_tag", "is_pad", "response_text", "answer"),
+        *("uid", "traj_uid", "leaf", "version_tag", "is_pad", "is_truncated", "response_text", "answer"),
     )
 }
 SCORES = {"token_level_scores": "scores", "is_correct": "is_correct"}
