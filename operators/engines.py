@@ -91,7 +91,7 @@ class Embedded(Worker):
 
     @contextmanager
     def _connected(self, address: str) -> Iterator[HttpRolloutClient]:
-        """The same; of a server that turns out to be gone it is closed and forgotten, as another one has another address."""
+        """The same; of a server that seems to be gone it is forgotten, and closes when the last request that has it is done."""
         from rlflow.engines.rollout import EngineGone
 
         client = self._client_of(address)
@@ -100,7 +100,6 @@ class Embedded(Worker):
         except EngineGone:
             if self._clients.get(address) is client:
                 self._clients.pop(address, None)
-            client.close()
             raise
 
     def end_requests(self) -> None:

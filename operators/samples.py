@@ -17,7 +17,7 @@ from .records import EpisodeSample, Sample, Trajectories
 class Played:
     """One leaf of a finished trajectory. text: what was said last; reward: of the environment, from the first turn to this leaf.
 
-    is_truncated: a bound ended it, not the model or the environment.
+    is_truncated: a bound of tokens or context ended its last turn, or one of turns or tokens the episode.
     """
 
     row: Row

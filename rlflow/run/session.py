@@ -26,6 +26,7 @@ from ..errors import PoolError, RlflowError, UsageError, WorkerDied
 from .calls import BACKSTOP, engine_names
 from .controller import events as ev
 from .controller.books import Books
+from .controller.resume import forget_rows
 from .controller.resume import resume as state_of
 from .controller.state import Config, Hop, State
 from .digests import digests
@@ -109,7 +110,7 @@ def _resumed(books: Books, config: Config, view: GraphView, folder: Path) -> Sta
     """What a run goes on from, without rows of a plan with other columns. Raises UsageError where it cannot."""
     before = plan_of(plan_file(folder, max(books.timelines, default=-1)))
     if GraphView(before).plan_id != view.plan_id:
-        books.trajectories.clear()
+        forget_rows(books)
     return state_of(config, books)
 
 

@@ -30,7 +30,7 @@ def undo(state: State, group: Group) -> None:
         state.totals.trained_rows -= group.trained_rows
     else:
         state.totals.lose(group.reason, group.tally, times=-1)
-    state.totals.take_out(_taken_out(group), times=-1)
+    state.totals.take_out(group.taken_out or {}, times=-1)
 
 
 def cover(state: State, at_most: int | None = None) -> None:
@@ -59,14 +59,11 @@ def _sum_up(group: Group, passed: tuple[int, int]) -> Tally:
     return group.tally
 
 
-def _taken_out(group: Group) -> dict[str, Tally]:
-    return taken_out([trajectory.row() for trajectory in group.trajectories if trajectory.state == "dropped"])
-
-
 def _finish(state: State, group: Group, version: int) -> None:
     """What filters took out of it is counted by them; how often the row of the data was answered right is told of all of its answers."""
     assert group.tally is not None
-    out = _taken_out(group)
+    out = taken_out([trajectory.row() for trajectory in group.trajectories if trajectory.state == "dropped"])
+    group.taken_out = out or None
     state.totals.take_out(out)
     tries, passes = group.tally.tries, group.tally.passes
     for tally in out.values():

@@ -83,6 +83,8 @@ class Group(msgspec.Struct, gc=False):
     """Tries and passes: where an operator judges the whole group, and of all that was judged of it once it is trained or dropped."""
     tally: Tally | None = None
     """What it counts for, once it is trained or dropped."""
+    taken_out: dict[str, Tally] | None = None
+    """Then, by filter, what was taken out of it; None: nothing."""
     is_touched: bool = False
 
     @property

@@ -19,7 +19,7 @@ from .state import Group, State, Trajectory
 from .tally import Tally, taken_out
 from .timelines import Records, rewind
 
-__all__ = ["resume"]
+__all__ = ["forget_rows", "resume"]
 
 
 def resume(config: Config, books: Books) -> State:
@@ -33,7 +33,7 @@ def resume(config: Config, books: Books) -> State:
     if newest.n != config.n:
         raise UsageError(f"n={config.n}: the groups of this run have n={newest.n} trajectories each; resume it with n={newest.n}")
     state = _state_of(config, books, newest)
-    checkpoint = books.saved.version if books.saved else min(row.version for row in books.timelines.values())
+    checkpoint = _checkpoint(books)
     records = Records(
         groups=[_group(row, books, config.n) for row in books.groups.values() if not _is_covered(row, checkpoint)],
         batches=list(books.batches.values()),
@@ -49,6 +49,18 @@ def resume(config: Config, books: Books) -> State:
     state.write_journal()
     state.abandoned.extend(row.uid for row in covered)
     return state
+
+
+def forget_rows(books: Books) -> None:
+    """Those of groups that no checkpoint covers: they are sampled again. Of the others it is counted what was made of them."""
+    checkpoint = _checkpoint(books)
+    for uid, group in books.groups.items():
+        if not _is_covered(group, checkpoint):
+            books.trajectories.pop(uid, None)
+
+
+def _checkpoint(books: Books) -> int:
+    return books.saved.version if books.saved else min(row.version for row in books.timelines.values())
 
 
 def _state_of(config: Config, books: Books, newest: TimelineRow) -> State:

@@ -113,15 +113,23 @@ class History:
             yield _drop(row)
 
     def _append(self, lines: Iterable[Line]) -> None:
-        text = b""
+        """All of them or, where the disk takes only a part, none."""
+        text, chain, count = b"", self.chain, self.lines
         for line in lines:
             body = msgspec.json.encode(line)
-            self.chain = zlib.crc32(body, self.chain)
-            text += body[:-1] + SEAL + b"%d}\n" % self.chain
-            self.lines += 1
-        if text:
-            self._is_synced = False
+            chain = zlib.crc32(body, chain)
+            text += body[:-1] + SEAL + b"%d}\n" % chain
+            count += 1
+        if not text:
+            return
+        self._is_synced = False
+        size = os.fstat(self._fd).st_size
+        try:
             write_all(self._fd, text, self.path)
+        except OSError:
+            os.ftruncate(self._fd, size)
+            raise
+        self.chain, self.lines = chain, count
 
 
 def read_history(folder: Path, lines: int, chain: int) -> list[Line]:

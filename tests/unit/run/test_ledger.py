@@ -329,6 +329,24 @@ def test_lines_of_a_history_that_is_gone_are_counted(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_history_that_finds_no_room_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a line would make every later line one that nobody can read."""
+    ledger = Ledger.create(tmp_path)
+    ledger.commit([TimelineRow(0, 0, 2, 2, 1, 9)])
+    before, append = (tmp_path / "history.jsonl").read_bytes(), os.write
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", lambda file, data: append(file, data[:10]) if len(data) > 40 else 0)
+        with pytest.raises(LedgerError, match="No space left on device"):
+            ledger.trained(0, 0, [(0, 2, 0), (1, 2, 0), (2, 2, 0), (3, 2, 0)])
+    assert (tmp_path / "history.jsonl").read_bytes() == before
+    ledger.trained(0, 0, [(0, 2, 0)])
+    ledger.commit([TimelineRow(0, 0, 2, 2, 1, 8)])
+    ledger.close()
+    again = Ledger.open(tmp_path)
+    assert again.lost_lines == 0
+    again.close()
+
+
 def test_spans_are_json(tmp_path: Path) -> None:
     closed_ledger(tmp_path, [GROUP, LANDED])
     with sqlite3.connect(tmp_path / FILE) as connection:

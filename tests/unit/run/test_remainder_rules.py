@@ -15,9 +15,9 @@ from rlflow.run.batchscope import Made
 from rlflow.run.controller import events as ev
 from rlflow.run.controller.books import Books
 from rlflow.run.controller.decide import decide
-from rlflow.run.controller.ids import BatchId, GroupId, Span, TrajectoryId
+from rlflow.run.controller.ids import BatchId, GroupId, Span, SyncId, TrajectoryId
 from rlflow.run.controller.journal import Change, Counters, Finished, GroupRow, PassRate, SavedRow, TimelineRow, TrajectoryRow
-from rlflow.run.controller.resume import resume
+from rlflow.run.controller.resume import forget_rows, resume
 from rlflow.run.controller.schedule import Config, Hop
 from rlflow.run.controller.state import State
 from rlflow.run.controller.tally import Tally
@@ -88,6 +88,39 @@ def test_what_a_filter_takes_out_is_summed_up_beside_what_is_trained_and_taken_b
     assert (state.totals.kept, state.totals.taken_out) == (kept, {"keep": out})
     decide(state, ev.TrainerDown("actor", 1, "killed"))
     assert (state.totals.kept, state.totals.lost, state.totals.taken_out) == (Tally(), {}, {})
+
+
+def test_what_was_taken_out_of_a_group_that_no_checkpoint_knew_is_taken_back_too() -> None:
+    """Prompt 7 is trained into version 6, prompt 8 is drawn after that and trained into version 7; nothing is saved."""
+    state = resumed(GroupRow(7, 5, "landed", -1, 0, 0), judged(0, 4, 2), judged(1, 64, 0), judged(2, 6, 1))
+    decide(state, ev.RunStarted())
+    decide(state, ev.EngineUp("e", 1, 8))
+    decide(state, ev.WorkersUp(1))
+    decide(state, ev.Ran("keep", GroupId(1, 7)))
+    decide(state, ev.Ran("advantage", GroupId(1, 7)))
+    decide(state, ev.Trained(BatchId(1, 5)))
+    decide(state, ev.Synced(SyncId(1, 5, "e", 1)))
+    sent = decide(state, ev.Synced(SyncId(1, 6, "e", 2)))
+    for trajectory in [action.trajectory for action in sent if isinstance(action, ev.Dispatch) and action.trajectory.uid == 8]:
+        decide(state, ev.Landed(trajectory, 1, (Span(6, 0, 5),), (1, 1)))
+    decide(state, ev.Ran("keep", GroupId(1, 8), left=(0, 2)))
+    decide(state, ev.Ran("advantage", GroupId(1, 8)))
+    decide(state, ev.Trained(BatchId(1, 6)))
+    assert state.totals.taken_out == {"keep": Tally(landed=1, tokens=5, tries=1, passes=1)}
+    decide(state, ev.TrainerDown("actor", 1, "killed"))
+    assert (state.totals.kept, state.totals.taken_out) == (Tally(), {})
+
+
+def test_a_resume_with_other_columns_knows_what_was_taken_out_of_groups_that_are_covered() -> None:
+    """Prompt 6 was trained into version 5, that of the checkpoint; prompt 7 is live, and sampled again."""
+    out = TrajectoryRow(6, 1, 0, 4, "dropped", "e", 2, (Span(4, 0, 64),), 0, 2, 0, "keep")
+    books = Books()
+    books.apply([TimelineRow(0, 0, 3, 1, 1, 9, ("keep", "advantage"), "wait", 2), Counters(6, 0, 0, -1), SavedRow(0, 5)])
+    books.apply([GroupRow(6, 4, "trained", 4, 0, 2, 5), out, GroupRow(7, 5, "landed", -1, 0, 0), judged(0, 4, 2)])
+    forget_rows(books)
+    state = resume(CONFIG, books)
+    assert state.totals.taken_out == {"keep": Tally(landed=1, tokens=64, tries=2, passes=0)}
+    assert [trajectory.state for trajectory in state.groups[7].trajectories] == ["queued"] * 3
 
 
 def test_of_a_group_that_is_dropped_later_each_filter_has_what_it_took() -> None:
