@@ -52,7 +52,6 @@ Oversample = Annotated[
 PassRate = Annotated[
     tuple[float, float] | None, Parameter(help="LOW HIGH: a prompt that was last right less or more often than that is not sampled again")
 ]
-BESIDES = "besides, where half of the rows wait that may wait for one"  # of checkpoints
 Root = Annotated[Path, Parameter(help="where the folders of runs are")]
 Format = Annotated[Literal["text", "json", "github"], Parameter(help="for a person, for machines (one JSON object), for GitHub Actions")]
 
@@ -66,7 +65,9 @@ def run(
     root: Root = Path("runs"),
     seed: Annotated[int, Parameter(help="of the tiny model, the order of the data and every sample")] = 0,
     steps: Annotated[int, Parameter(help="batches to train, unless the data ends before")] = 100,
-    save_every: Annotated[int, Parameter(help=f"steps between two checkpoints; 0: the last step; {BESIDES}")] = 25,
+    save_every: Annotated[
+        int, Parameter(help="steps between two checkpoints; 0: the last step; besides, where half of the rows wait that may wait for one")
+    ] = 25,
     keep: Annotated[int, Parameter(help="newest checkpoints that stay; 0: all")] = 0,
     keep_best: Annotated[
         bool, Parameter(negative=(), help="save versions that are evaluated, too; checkpoints/best is the one with the highest score")
