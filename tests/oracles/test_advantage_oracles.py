@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from peer_numbers import MASK, PEERS, given, peer
 
 from operators.advantage import gae, grpo, rloo, truncated_importance
 
-PEERS = np.load(Path(__file__).parent / "data" / "peers.npz")
 GROUPS_WITH_UNTRAINED_ROWS, SINGLETONS = (0, 2, 7), (4, 7)
 
-
-def given(name: str) -> torch.Tensor:
-    return torch.from_numpy(PEERS[f"inputs/{name}"].copy())
-
-
-MASK = given("response_mask").bool()
 COMPARABLE = torch.from_numpy(~np.isin(PEERS["inputs/gid"], (*GROUPS_WITH_UNTRAINED_ROWS, *SINGLETONS)))
 
 
 def agree(mine: torch.Tensor, key: str, where: torch.Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(mine[where], torch.from_numpy(PEERS[key].copy())[where], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(mine[where], peer(key)[where], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("peer", ["verl", "skyrl"])
+@pytest.mark.parametrize("project", ["verl", "skyrl"])
 @pytest.mark.parametrize(("name", "scale_by_std"), [("grpo", True), ("grpo_nostd", False)])
-def test_grpo_agrees(peer: str, name: str, scale_by_std: bool) -> None:
+def test_grpo_agrees(project: str, name: str, scale_by_std: bool) -> None:
     mine = grpo(given("token_level_rewards"), MASK, given("gid"), scale_by_std=scale_by_std).advantages
     assert int(COMPARABLE.sum()) == 13
-    agree(mine, f"{peer}/adv/{name}/advantages", COMPARABLE)
+    agree(mine, f"{project}/adv/{name}/advantages", COMPARABLE)
 
 
 @pytest.mark.parametrize("key", ["verl/adv/rloo_vectorized/advantages", "skyrl/adv/rloo/advantages"])

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
+from peer_numbers import MASK, given, peer
 
 from operators.loss import kl_penalty, ppo_clip, value_clip
-
-PEERS = np.load(Path(__file__).parent / "data" / "peers.npz")
-
-
-def given(name: str) -> torch.Tensor:
-    return torch.from_numpy(PEERS[f"inputs/{name}"].copy())
-
-
-def peer(key: str) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(PEERS[key]).copy())
-
-
-MASK = given("response_mask").bool()
 
 
 def token_mean(loss: Any, log_probs: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
