@@ -1,0 +1,24 @@
+"""The entropy of the policy as a bonus."""
+
+from __future__ import annotations
+
+from rlflow import Loss, RowWeight, Tensor
+
+from ..records import ModelRows, PolicyForward
+from .terms import inside
+
+__all__ = ["entropy_bonus"]
+
+
+class entropy_bonus(Loss[PolicyForward, ModelRows]):
+    """-coef · entropy of the policy's next-token distribution, nats (Williams and Peng 1991). With coef = 0 it is off."""
+
+    coef: float
+    row_weight: RowWeight = "row"
+
+    @property
+    def active(self) -> bool:
+        return self.coef != 0
+
+    def __call__(self, forward: PolicyForward, rows: ModelRows) -> Tensor:
+        return -self.coef * inside(forward.entropy, rows.response_mask)
