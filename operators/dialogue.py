@@ -1,12 +1,13 @@
 """One episode as an engine holds it: the model's text in, the ids of the reply out; errors name the trajectory and the turn.
 
-Dialogue ──reset, tried again──▶ opening ids ──reply(text)──▶ ids | None: over      reward: of all steps so far
+Dialogue ──reset, tried again──▶ opening ids ──reply(text)──▶ ids | None: over      reward: of all steps so far, step_reward: of the last
    └── forked(turns): another episode of the same row, brought to that turn
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -19,13 +20,14 @@ from rlflow.measure import note
 
 from .encoding import encode
 from .environment import Environment, Reply
-from .lanes import Died, Hung, Lane, Raised, discard, give_back, take
+from .lanes import Died, Hung, Lane, Opening, Raised, discard, give_back, take
 
 __all__ = ["DEFAULT_LIMITS", "Dialogue", "EnvironmentLimits"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+UTF8 = ("utf-8", "surrogatepass")  # a lone surrogate in a model's text must not end its episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +65,9 @@ class Dialogue:
         self._name, self._tokenizer, self._place, self._limits = type(environment).__name__, tokenizer, place, limits
         self._said: list[tuple[str, list[int] | None]] = []  # each turn of the model, and the reply to it
         self._lane: Lane | None = None
-        self.reward = 0.0
+        self.reward = self.step_reward = 0.0
         self._what = f"{self._name}.reset of the prompt {prompt[:40]!r}"
-        opening = self._reset(environment, prompt, answer, seed)
+        opening, self._state = self._reset(environment, prompt, answer, seed)
         try:
             self.opening = self._encoded(opening)
         except DataError:
@@ -77,12 +79,19 @@ class Dialogue:
         """Of the model."""
         return len(self._said)
 
+    @property
+    def state(self) -> int:
+        """A number of the state in which the model's next turn begins, above 0: equal for equal states of a prompt's episodes."""
+        name = self._state if self._state is not None else repr((self.opening, self._said))
+        return 1 + (int.from_bytes(hashlib.blake2b(name.encode(*UTF8), digest_size=8).digest(), "little") >> 2)
+
     def reply(self, text: str) -> list[int] | None:
         """Ids of the environment's turn after the model said `text`; None: the episode is over."""
         self._what = f"{self._name}.step of turn {self.turns + 1}, {text[:40]!r}"
         lane = self._lane
         assert lane is not None, "the dialogue is closed"
         reply = self._checked(self._asked(lambda: lane.step(text, self._limits.step_s)))
+        self.step_reward, self._state = float(reply.reward), reply.state
         self.reward += reply.reward
         ids = None if reply.done else self._encoded(reply.text)
         self._said.append((text, ids))
@@ -125,11 +134,11 @@ class Dialogue:
             discard(lane)
 
     # --- calls ----------------------------------------------------------------------------------------------------------------------
-    def _reset(self, environment: Environment, prompt: str, answer: str, seed: int) -> str:
+    def _reset(self, environment: Environment, prompt: str, answer: str, seed: int) -> Opening:
         for attempt in range(1, self._limits.resets + 1):
             lane = self._lane = take(self._limits.isolated)
             try:
-                opening = self._asked(lambda lane=lane: lane.reset(environment, prompt, answer, seed, self._limits.reset_s))  # type: ignore[misc]
+                opening: Opening = self._asked(lambda lane=lane: lane.reset(environment, prompt, answer, seed, self._limits.reset_s))  # type: ignore[misc]
             except (OperatorError, WaitTimeout) as error:
                 self._drop_lane()
                 if attempt == self._limits.resets or isinstance(error.__cause__, DataError):
@@ -137,7 +146,7 @@ class Dialogue:
                 note("environment/resets_retried", 1.0)
                 _log.warning("%s; tried again (%d of %d)", error, attempt + 1, self._limits.resets)
                 continue
-            return str(opening)
+            return opening
         raise AssertionError("unreachable: at least one reset is tried")
 
     def _asked(self, call: Callable[[], T | Raised]) -> T:
@@ -163,7 +172,9 @@ class Dialogue:
     # --- what they say --------------------------------------------------------------------------------------------------------------
     def _checked(self, reply: Any) -> Reply:
         if not isinstance(reply, Reply) or not isinstance(reply.text, str):
-            raise DataError(f"{self._place}: {self._what} is {reply!r}; return Reply(text, reward, done)")
+            raise DataError(f"{self._place}: {self._what} is {reply!r}; return Reply(text, reward, done, state)")
+        if not isinstance(reply.state, str | None):
+            raise DataError(f"{self._place}: {self._what} is {reply!r}; a state is named by a text, or None")
         if not reply.text and not reply.done:
             raise DataError(f"{self._place}: {self._what} is {reply!r}; say something, or end the episode with done=True")
         if isinstance(reply.reward, bool) or not isinstance(reply.reward, int | float) or not math.isfinite(reply.reward):

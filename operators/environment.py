@@ -34,11 +34,14 @@ class Reply:
     """What an environment says to a turn of the model. text: its own turn, not empty unless `done`. reward: of this step.
 
     done: the episode is over. A text beside it is read by nobody.
+    state: the state in which the model's next turn begins, by a name: turns of a prompt that begin in equal states may be compared with
+    each other (`gigpo`). None: only turns before which exactly the same was said begin in the same state.
     """
 
     text: str = ""
     reward: float = 0.0
     done: bool = False
+    state: str | None = None
 
 
 class Episode(Protocol):
@@ -55,10 +58,11 @@ class Episode(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """An episode that has begun, and what the environment says after the prompt, before the model's first turn."""
+    """An episode that has begun, and what the environment says after the prompt, before the model's first turn. state: as in `Reply`."""
 
     episode: Episode
     text: str = ""
+    state: str | None = None
 
 
 class Environment(Protocol):
@@ -79,6 +83,7 @@ class HigherLower:
 
     After a wrong guess the reply is `higher` (the secret is) or `lower`; after text without an integer it is `unclear`.
     Each of the three is a turn used up. The first integer of a text counts as its guess. The reward is 1 for the secret, else 0.
+    A state is what the replies have told so far: "above 3, below 7", and how many turns are left.
     With 4 turns a player who halves the range is right about every secret of up to 15 numbers.
     """
 
@@ -95,7 +100,8 @@ class HigherLower:
         """Raises DataError if the row's answer is no integer. There is no chance in this game: `seed` is not used."""
         if not _INTEGER.fullmatch(answer.strip()):
             raise DataError(f"HigherLower needs an integer as the row's answer, got {answer!r} for the prompt {prompt!r}")
-        return Start(HigherLowerEpisode(self, int(answer)))
+        episode = HigherLowerEpisode(self, int(answer))
+        return Start(episode, state=episode.state)
 
 
 @dataclass
@@ -111,6 +117,13 @@ class HigherLowerEpisode:
         return bool(self.guesses) and self.guesses[-1] == self.secret
 
     @property
+    def state(self) -> str:
+        known = [guess for guess in self.guesses if guess is not None]
+        above = max((guess for guess in known if guess < self.secret), default="-")
+        below = min((guess for guess in known if guess > self.secret), default="-")
+        return f"above {above}, below {below}, {self.rules.turns - len(self.guesses)} left"
+
+    @property
     def over(self) -> bool:
         return self.right or len(self.guesses) == self.rules.turns
 
@@ -123,8 +136,8 @@ class HigherLowerEpisode:
         if self.over:
             return Reply(reward=float(self.right), done=True)
         if guess is None:
-            return Reply(self.rules.unclear)
-        return Reply(self.rules.higher if guess < self.secret else self.rules.lower)
+            return Reply(self.rules.unclear, state=self.state)
+        return Reply(self.rules.higher if guess < self.secret else self.rules.lower, state=self.state)
 
     async def close(self) -> None:
         """A game holds nothing."""

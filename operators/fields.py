@@ -4,7 +4,7 @@
 
 The first axis is always the row axis. Position t of an `R` field speaks about token t + 1 of `input_ids`: `responses = input_ids[:, 1:]`.
 `log_prob(x)`: x is the reading of the weights that scored it (served | current | frozen), or whose they are (teacher).
-A reward is raw (as judged), shaped (as trained) or of an episode (as its environment gave it).
+A reward is raw (as judged), shaped (as trained), or of an episode or a step of it (as its environment gave it).
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ Responses: TypeAlias = Annotated[Tensor, i64[B, R], tokens]
 ResponseMask: TypeAlias = Annotated[Tensor, flag[B, R], mask("response")]
 LogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob]
 TokenVersions: TypeAlias = Annotated[Tensor, i32[B, R], member("token_version")]  # of what sampled a trained token, else -1
+StepStates: TypeAlias = Annotated[Tensor, i64[B, R], member("state")]  # of the environment when a trained token's turn began, else 0
+StepRewards: TypeAlias = Annotated[Tensor, f32[B, R], reward("step")]  # what its environment gave a turn, at its last trained token, else 0
 RolloutLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("served")]
 OldLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("current")]
 RefLogProbs: TypeAlias = Annotated[Tensor, f32[B, R], log_prob("frozen")]

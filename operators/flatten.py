@@ -10,6 +10,8 @@ One leaf, with what each column holds (S system, U user or tool, A the model's o
     response_mask:      [   0,  1,  0,  1 ]   1 only on the model's own tokens, the first time they occur
     rollout_log_probs:  [   0,  lp, 0,  lp]   0 wherever the mask is 0
     token_versions:     [  -1,  v, -1,  w ]   of the weights that sampled a trained token; -1 wherever the mask is 0
+    step_states:        [   0,  s,  0,  t ]   of the environment when the token's turn began; 0 wherever the mask is 0
+    step_rewards:       [   0,  0,  0,  r ]   what a turn was given, at its last token; 0 wherever the mask is 0
     position_ids:       [0, 1,  2,  3,  4 ]
 
 Only ids: what is trained is what was sampled, never text that was encoded again.
@@ -36,6 +38,7 @@ class Turn:
 
     log_probs: of each own token under the weights that sampled it, natural log; None for a turn that is not own.
     versions: of those weights, for each own token; empty: nobody knows (-1).
+    state: a number of the environment's state when an own turn began; 0: nobody knows. reward: what it was given for an own turn.
     parent: number of the turn that it follows in the list given to `flatten`; None for the root.
     """
 
@@ -43,6 +46,8 @@ class Turn:
     own: bool
     log_probs: Sequence[float] | None = None
     versions: Sequence[int] = ()
+    state: int = 0
+    reward: float = 0.0
     parent: int | None = None
 
 
@@ -59,6 +64,8 @@ class Row:
     response_mask: npt.NDArray[np.bool_]  # [R]
     rollout_log_probs: npt.NDArray[np.float32]  # [R]
     token_versions: npt.NDArray[np.int32]  # [R]
+    step_states: npt.NDArray[np.int64]  # [R]
+    step_rewards: npt.NDArray[np.float32]  # [R]
 
 
 def chain(turns: Iterable[Turn]) -> list[Turn]:
@@ -104,6 +111,8 @@ def _row(turns: Sequence[Turn], leaf: int, path: tuple[int, ...], trains: list[b
     mask = _joined([[train] * len(turns[n].tokens) for n, train in zip(path, trains, strict=True)], np.bool_)
     log_probs = _joined([_log_probs(turns[n], train) for n, train in zip(path, trains, strict=True)], np.float32)
     versions = _joined([_versions(turns[n], train) for n, train in zip(path, trains, strict=True)], np.int32)
+    states = _joined([[turns[n].state * train] * len(turns[n].tokens) for n, train in zip(path, trains, strict=True)], np.int64)
+    rewards = _joined([_rewards(turns[n], train) for n, train in zip(path, trains, strict=True)], np.float32)
     return Row(
         leaf=leaf,
         path=path,
@@ -114,6 +123,8 @@ def _row(turns: Sequence[Turn], leaf: int, path: tuple[int, ...], trains: list[b
         response_mask=mask[1:],
         rollout_log_probs=log_probs[1:],
         token_versions=versions[1:],
+        step_states=states[1:],
+        step_rewards=rewards[1:],
     )
 
 
@@ -123,6 +134,10 @@ def _log_probs(turn: Turn, train: bool) -> Sequence[float]:
 
 def _versions(turn: Turn, train: bool) -> Sequence[int]:
     return turn.versions if train and len(turn.versions) else [-1] * len(turn.tokens)
+
+
+def _rewards(turn: Turn, train: bool) -> Sequence[float]:
+    return [0.0] * (len(turn.tokens) - 1) + [turn.reward * train] if len(turn.tokens) else []
 
 
 def _joined(parts: Sequence[Sequence[Any]], dtype: Any) -> npt.NDArray[Any]:

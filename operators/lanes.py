@@ -25,7 +25,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -64,12 +64,19 @@ class Raised:
         return cls(f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})", isinstance(error, DataError))
 
 
+class Opening(NamedTuple):
+    """What an episode begins with."""
+
+    text: str
+    state: str | None
+
+
 class Lane(Protocol):
     """Calls of one episode, each at most `seconds` long. Raise Hung and Died; what the environment raises comes back."""
 
     isolated: bool
 
-    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> str | Raised: ...
+    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> Opening | Raised: ...
     def step(self, text: str, seconds: float) -> Reply | Raised: ...
     def close(self, seconds: float) -> Raised | None: ...
     def discard(self) -> None: ...
@@ -95,14 +102,14 @@ class ThreadLane:
         finally:
             self._loop.close()
 
-    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> str | Raised:
+    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> Opening | Raised:
         start: Any = self._ask(lambda: environment.reset(prompt, answer, seed=seed), seconds)
         if isinstance(start, Raised):
             return start
-        if not isinstance(start, Start) or not isinstance(start.text, str):
-            return Raised(f"nothing, but it returned {start!r}; return Start(episode, text)", row=False)
+        if not isinstance(start, Start) or not isinstance(start.text, str) or not isinstance(start.state, str | None):
+            return Raised(f"nothing, but it returned {start!r}; return Start(episode, text, state)", row=False)
         self._episode = start.episode
-        return start.text
+        return Opening(start.text, start.state)
 
     def step(self, text: str, seconds: float) -> Reply | Raised:
         assert self._episode is not None
@@ -162,8 +169,8 @@ class ProcessLane:
         self._pool = ProcessPool(max_workers=1, initializer=_begin, initargs=(os.getpid(),), context=context)
         by_keeper(lambda: self._pool.schedule(_nothing))  # the first job starts the process
 
-    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> str | Raised:
-        start: str | Raised = self._ask("reset", (environment, prompt, answer, seed, seconds), START_S + seconds)
+    def reset(self, environment: Environment, prompt: str, answer: str, seed: int, seconds: float) -> Opening | Raised:
+        start: Opening | Raised = self._ask("reset", (environment, prompt, answer, seed, seconds), START_S + seconds)
         return start
 
     def step(self, text: str, seconds: float) -> Reply | Raised:

@@ -27,6 +27,8 @@ from .fields import (
     ResponseText,
     Returns,
     RolloutLogProbs,
+    StepRewards,
+    StepStates,
     TokenScores,
     TokenVersions,
     TrajectoryAnswer,
@@ -85,9 +87,11 @@ class Sample(Record):
 
 
 class EpisodeSample(Sample):
-    """A sample of episodes: what the environment gave on the way to each leaf, too."""
+    """A sample of episodes: what the environment gave on the way to each leaf, too, and at which turn, and where each turn began."""
 
     episode_reward: EpisodeReward
+    step_rewards: StepRewards
+    step_states: StepStates
 
 
 class Scores(Record):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rlflow import Tensor
 
 from .flatten import Row
 from .records import EpisodeSample, Sample, Trajectories
@@ -38,8 +41,13 @@ def episodes_of(trajectories: Sequence[Sequence[Played]], prompts: Trajectories,
     """`sample_of`, and what the environment gave."""
     import torch
 
-    rewards = torch.tensor([leaf.reward for leaves in trajectories for leaf in leaves], dtype=torch.float32)
-    return EpisodeSample(**_columns(trajectories, prompts, version), episode_reward=rewards)
+    played = [leaf for leaves in trajectories for leaf in leaves]
+    return EpisodeSample(
+        **_columns(trajectories, prompts, version),
+        episode_reward=torch.tensor([leaf.reward for leaf in played], dtype=torch.float32),
+        step_rewards=_padded(played, "step_rewards"),
+        step_states=_padded(played, "step_states"),
+    )
 
 
 def _columns(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, version: int) -> dict[str, Any]:
@@ -48,9 +56,7 @@ def _columns(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, ve
     played = [leaf for leaves in trajectories for leaf in leaves]
     origin = [row for row, leaves in enumerate(trajectories) for _ in leaves]
 
-    def padded(name: str, fill: int = 0) -> torch.Tensor:
-        return torch.from_numpy(_right_padded([getattr(leaf.row, name) for leaf in played], fill))
-
+    padded = partial(_padded, played)
     return {
         "input_ids": padded("input_ids"),
         "attention_mask": padded("attention_mask"),
@@ -68,6 +74,13 @@ def _columns(trajectories: Sequence[Sequence[Played]], prompts: Trajectories, ve
         "response_text": [leaf.text for leaf in played],
         "answer": [prompts.answer[row] for row in origin],
     }
+
+
+def _padded(played: Sequence[Played], name: str, fill: int = 0) -> Tensor:
+    """A column of the rows, [B, S] or [B, R]."""
+    import torch
+
+    return torch.from_numpy(_right_padded([getattr(leaf.row, name) for leaf in played], fill))
 
 
 def _right_padded(rows: Sequence[npt.NDArray[Any]], fill: int) -> npt.NDArray[Any]:

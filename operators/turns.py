@@ -157,14 +157,15 @@ class TurnLoop:
     # --- turns ------------------------------------------------------------------------------------------------------------------------
     def _turn(self, course: Course, dialogue: Dialogue | None) -> _Node:
         """One turn of the model, the reply to it, and what follows."""
+        state = 0 if dialogue is None else dialogue.state
         said = self._ask(replace(course, room=self._room(course)))
         ids = tuple(said.output_ids)
-        node = _Node(Turn(tokens=ids, own=True, log_probs=said.log_probs, versions=_versions(said)), text=self._text(ids))
+        node = _Node(Turn(tokens=ids, own=True, log_probs=said.log_probs, versions=_versions(said), state=state), text=self._text(ids))
         node.is_truncated = said.finish_reason.type == "length"
         if dialogue is None:
             return node
         reply = dialogue.reply(node.text)
-        node.reward = dialogue.reward
+        node.reward, node.turn = dialogue.reward, replace(node.turn, reward=dialogue.step_reward)
         after = replace(course, history=(*course.history, *ids), spent=course.spent + len(ids), turn=course.turn + 1)
         if reply is None:
             return node

@@ -79,5 +79,6 @@ async def act(what: str) -> Any:
         case "exit":
             os._exit(int(rest))
         case "return":
-            return {"5": 5, "text": "up", "empty": Reply(), "nan": Reply("up", reward=float("nan")), "number": Reply(5)}[rest]  # type: ignore[arg-type]
+            nan, number, state = Reply("up", reward=float("nan")), Reply(5), Reply("up", state=7)  # type: ignore[arg-type]
+            return {"5": 5, "text": "up", "empty": Reply(), "nan": nan, "number": number, "state": state}[rest]
     return Reply("late\n")

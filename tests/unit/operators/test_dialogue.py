@@ -66,6 +66,11 @@ def test_what_the_environment_says_first_comes_back_as_tokens_and_rewards_add_up
         assert talk.reward == 1.25
 
 
+def test_a_state_is_a_text() -> None:
+    with dialogue(Scripted(script=("return:state",))) as talk:
+        fails(talk, DataError, "a state is named by a text, or None")
+
+
 def test_an_episode_is_closed_and_its_lane_serves_the_next_one(log: Path) -> None:
     for _ in range(2):
         with dialogue(Scripted(log=str(log))) as talk:
@@ -80,11 +85,11 @@ def test_an_episode_is_closed_and_its_lane_serves_the_next_one(log: Path) -> Non
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ("5", "is 5; return Reply(text, reward, done)"),
-        ("text", "is 'up'; return Reply(text, reward, done)"),
-        ("number", "is Reply(text=5, reward=0.0, done=False); return Reply(text, reward, done)"),
-        ("empty", "is Reply(text='', reward=0.0, done=False); say something, or end the episode with done=True"),
-        ("nan", "is Reply(text='up', reward=nan, done=False); a reward is a finite number"),
+        ("5", "is 5; return Reply(text, reward, done, state)"),
+        ("text", "is 'up'; return Reply(text, reward, done, state)"),
+        ("number", "is Reply(text=5, reward=0.0, done=False, state=None); return Reply(text, reward, done, state)"),
+        ("empty", "is Reply(text='', reward=0.0, done=False, state=None); say something, or end the episode with done=True"),
+        ("nan", "is Reply(text='up', reward=nan, done=False, state=None); a reward is a finite number"),
     ],
 )
 def test_a_reply_that_is_none_names_the_environment_the_turn_and_the_trajectory(reply: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -22,13 +23,31 @@ def said(episode: Episode, text: str) -> Reply:
     return asyncio.run(episode.step(text))
 
 
-def play(secret: str, guesses: list[str], turns: int = 4) -> list[Reply]:
+def replies(secret: str, guesses: list[str], turns: int = 4) -> list[Reply]:
     episode = begun(secret, turns)
     return [said(episode, guess) for guess in guesses]
 
 
+def play(secret: str, guesses: list[str], turns: int = 4) -> list[Reply]:
+    """Without the names of states."""
+    return [replace(reply, state=None) for reply in replies(secret, guesses, turns)]
+
+
 def test_it_says_which_way_to_go_and_ends_when_right() -> None:
     assert play("6", ["3", "7", "6"]) == [UP, DOWN, RIGHT]
+
+
+def test_a_state_is_what_the_replies_have_told_and_how_many_turns_are_left() -> None:
+    start = asyncio.run(HigherLower().reset("guess 0-9: ", "6", seed=0))
+    assert start.state == "above -, below -, 4 left"
+    assert [reply.state for reply in replies("6", ["3", "8", "what", "6"])] == [
+        "above 3, below -, 3 left", "above 3, below 8, 2 left", "above 3, below 8, 1 left", None,
+    ]  # fmt: skip
+
+
+def test_other_ways_to_the_same_knowledge_are_the_same_state() -> None:
+    assert replies("6", ["3", "8"])[-1].state == replies("6", ["8", "3"])[-1].state
+    assert replies("6", ["3", "8"])[-1].state != replies("6", ["3", "9"])[-1].state
 
 
 def test_right_at_once() -> None:
@@ -54,7 +73,7 @@ def test_the_first_integer_is_the_guess() -> None:
 def test_trajectories_of_one_prompt_do_not_share_a_game() -> None:
     first, second = begun("6", turns=2), begun("6", turns=2)
     said(first, "1")
-    assert (said(second, "1"), said(second, "6"), said(first, "2")) == (UP, RIGHT, OVER)
+    assert (said(second, "1").text, said(second, "6"), said(first, "2")) == (UP.text, RIGHT, OVER)
 
 
 def test_a_step_after_the_end_is_an_error() -> None:

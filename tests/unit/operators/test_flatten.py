@@ -45,6 +45,16 @@ def test_three_turns_are_laid_out_as_drawn() -> None:
     assert (row.leaf, row.path) == (0, (0, 1, 2, 3, 4, 5, 6))
 
 
+def test_each_turn_keeps_the_state_it_began_in_and_what_it_was_given_where_it_trains() -> None:
+    first = Turn(tokens=[31, 32], own=True, log_probs=[-0.5, -0.25], state=7, reward=0.5, parent=0)
+    again = [Turn(tokens=[t], own=True, log_probs=[-1.0], state=9, reward=float(t), parent=2) for t in (51, 52)]
+    one, other = flatten([given([10]), first, given([40], parent=1), *again])
+    assert one.step_states.tolist() == [7, 7, 0, 9]
+    assert one.step_rewards.tolist() == [0.0, 0.5, 0.0, 51.0]
+    assert other.step_states.tolist() == [0, 0, 0, 9]  # the first turn trains in the first leaf
+    assert other.step_rewards.tolist() == [0.0, 0.0, 0.0, 52.0]
+
+
 def test_one_turn() -> None:
     (row,) = flatten(chain([SYSTEM, own([7, 8], [-0.5, -0.75])]))
     assert row.input_ids.tolist() == [1, 2, 7, 8]

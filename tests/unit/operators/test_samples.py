@@ -37,6 +37,14 @@ def test_every_sampled_token_says_which_weights_sampled_it() -> None:
     assert sample.version_tag.tolist() == [3, 3]
 
 
+def test_episodes_say_where_each_turn_began_and_what_it_was_given() -> None:
+    turn = Turn(tokens=[7, 8], own=True, log_probs=[-0.5] * 2, state=5, reward=0.5)
+    rows = [flatten(chain([Turn(tokens=prompt, own=False), turn]))[0] for prompt in ([1], [1, 2])]
+    sample = episodes_of([[Played(row=row, text="")] for row in rows], prompts_of([4, 4], [0, 1]), version=0)
+    assert sample.step_states.tolist() == [[5, 5, 0], [0, 5, 5]]
+    assert sample.step_rewards.tolist() == [[0.0, 0.5, 0.0], [0.0, 0.0, 0.5]]
+
+
 def test_who_a_row_is() -> None:
     sample = sample_of([played([1], [7], [0]), played([5], [8], [0])], prompts_of([4, 9], [0, 3]), version=0)
     assert (sample.uid.tolist(), sample.traj_uid.tolist(), sample.leaf.tolist()) == ([4, 9], [0, 3], [0, 0])

@@ -83,6 +83,23 @@ def test_turns_go_on_until_the_episode_is_over() -> None:
     assert [(course.turn, course.spent) for course in model.asked] == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_turns_that_begin_in_the_same_state_have_its_number_and_each_turn_its_own_reward() -> None:
+    (one,), (other,) = (play(Model(*guesses), HigherLower()) for guesses in (("3", "8", "6"), ("8", "3", "6")))
+    first, second = (leaf.row.step_states[leaf.row.response_mask].tolist() for leaf in (one, other))
+    assert (first[0], first[2]) == (second[0], second[2])
+    assert len({*first, *second}) == 4
+    assert min(*first, *second) > 0
+    assert one.row.step_rewards[one.row.response_mask].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_an_environment_that_names_no_states_has_one_for_each_thing_that_was_said() -> None:
+    said = [play(Model(*lines), MORE, max_turns=3)[0].row for lines in (("a", "b", "c"), ("a", "b", "d"), ("b", "a", "c"))]
+    first, second, third = (row.step_states[row.response_mask].tolist() for row in said)
+    assert first == second
+    assert third[0] == first[0]
+    assert not {*third[1:]} & {*first[1:]}
+
+
 def test_what_the_environment_says_first_follows_the_prompt() -> None:
     model = Model("a")
     assert texts(play(model, Scripted(script=("end",), opening="begin "))) == ["go: begin A"]
