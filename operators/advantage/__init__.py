@@ -20,13 +20,11 @@ Only tensor methods: `rlflow check` never imports torch for these files.
 group_relative   grpo, rloo
 returns          gae
 groups           who is compared with whom, and what holds for all
-corrections      weights for samples of other weights or another engine
 estimate         one call for any of them
 """
 
 from __future__ import annotations
 
-from .corrections import anchor_on_rollout, truncated_importance
 from .estimate import AdvantageFn, GroupEstimator, RowEstimator, TrajectoryEstimator, estimate
 from .group_relative import grpo, rloo
 from .returns import gae
@@ -36,10 +34,8 @@ __all__ = [
     "GroupEstimator",
     "RowEstimator",
     "TrajectoryEstimator",
-    "anchor_on_rollout",
     "estimate",
     "gae",
     "grpo",
     "rloo",
-    "truncated_importance",
 ]

@@ -16,7 +16,6 @@ from rlflow.cli import main
 from rlflow.run.audit import audit
 
 PIPELINE = '''
-from operators.advantage import anchor_on_rollout
 from operators.advantage import grpo as grpo_advantage
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
@@ -25,6 +24,7 @@ from operators.fields import (
     Advantages, InputIds, IsPad, PositionIds, ResponseMask, Returns, RolloutLogProbs, TokenRewards, TrajUid, Uid,
 )
 from operators.loss import entropy_bonus, ppo_clip
+from operators.mismatch import anchor_on_rollout
 from operators.records import ModelRows, PpoRows
 from operators.reward import integer_match, shape_rewards
 from operators.rows import keep_ended, micro_pack, pad, rebalance, shard

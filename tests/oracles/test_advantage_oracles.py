@@ -7,7 +7,7 @@ import pytest
 import torch
 from peer_numbers import MASK, PEERS, given, peer
 
-from operators.advantage import gae, grpo, rloo, truncated_importance
+from operators.advantage import gae, grpo, rloo
 
 GROUPS_WITH_UNTRAINED_ROWS, SINGLETONS = (0, 2, 7), (4, 7)
 
@@ -42,8 +42,3 @@ def test_gae_agrees_on_valid_tokens(rewards: str, gamma: float, lam: float) -> N
 def test_gae_agrees_with_a_second_peer() -> None:
     mine = gae(given("dense_rewards"), given("values"), MASK, gamma=0.99, lam=0.95)
     agree(mine.advantages, "siirl/adv/gae_g0.99_l0.95_dense_rewards/advantages", MASK)
-
-
-def test_truncated_importance_weights_agree() -> None:
-    mine = truncated_importance(torch.ones(MASK.shape), given("old_log_prob"), given("rollout_log_prob"), MASK, cap=2.0)
-    agree(mine, "verl/rollout_is/token/2.0/bn0", MASK)

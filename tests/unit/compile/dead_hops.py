@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from operators.advantage import anchor_on_rollout, gae, grpo, truncated_importance
+from operators.advantage import gae, grpo
 from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.loss import entropy_bonus, kl_penalty, ppo_clip, value_clip
+from operators.mismatch import anchor_on_rollout, truncated_importance
 from operators.records import KlRows, ModelRows, PpoRows, ValueRows
 from operators.reward import integer_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard

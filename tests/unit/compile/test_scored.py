@@ -281,8 +281,8 @@ class RefRows(ModelRows):
 
 
 def test_truncated_importance_corrects_for_lag_and_engine_and_nothing_else() -> None:
-    from operators.advantage import anchor_on_rollout as shipped_anchor
-    from operators.advantage import truncated_importance as shipped
+    from operators.mismatch import anchor_on_rollout as shipped_anchor
+    from operators.mismatch import truncated_importance as shipped
     from rlflow.language.operator import declaration_of
 
     assert [d.corrects for fn in (shipped, shipped_anchor, truncated_importance) if (d := declaration_of(fn))] == [

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.advantage import anchor_on_rollout, estimate, gae, grpo, rloo, truncated_importance
+from operators.advantage import estimate, gae, grpo, rloo
 from rlflow.errors import DataError
 
 NAN = float("nan")
@@ -134,9 +134,7 @@ def test_G25_inputs_are_not_written() -> None:
     before = rewards.clone()
     grpo(rewards, mask, torch.zeros(3, dtype=torch.long))
     gae(rewards, rewards, mask)
-    truncated_importance(rewards, rewards, rewards, mask)
     assert torch.equal(rewards, before)
-    assert anchor_on_rollout(rewards).data_ptr() != rewards.data_ptr()
 
 
 def test_results_are_float32() -> None:
@@ -264,17 +262,6 @@ def test_whitening_does_not_see_padding_rows() -> None:
     rewards, mask = outcome([1, 0, 2])
     padded = gae(torch.cat([rewards, torch.zeros(3, 2)]), torch.zeros(6, 2), torch.cat([mask, torch.zeros(3, 2, dtype=torch.bool)]))
     assert torch.equal(padded.advantages[:3], gae(rewards, torch.zeros(3, 2), mask).advantages)
-
-
-# --- corrections ----------------------------------------------------------------------------------------------------------------------
-def test_truncated_importance_by_hand() -> None:
-    old, rollout = torch.tensor([[-1.0, -1.0, NAN]]), torch.tensor([[-1.5, -3.0, 0.0]])
-    got = truncated_importance(torch.tensor([[2.0, -1.0, NAN]]), old, rollout, torch.tensor([[True, True, False]]))
-    assert got[0].tolist() == pytest.approx([2 * 1.6487213, -2.0, 0.0])
-
-
-def test_anchor_on_rollout_is_the_sampling_policy() -> None:
-    assert anchor_on_rollout(torch.tensor([[-1.0, 0.0]])).tolist() == [[-1.0, 0.0]]
 
 
 # --- estimate -------------------------------------------------------------------------------------------------------------------------
