@@ -59,7 +59,9 @@ Outcome = Verdict | Wrong
 
 
 def name_of(verifier: object) -> str:
-    """module.name of a verifier, for messages."""
+    """module.name of a verifier, for messages; of a verifier with options, those too."""
+    if not hasattr(verifier, "__qualname__"):
+        return f"{type(verifier).__module__}.{verifier!r}"
     return f"{getattr(verifier, '__module__', '?')}.{getattr(verifier, '__qualname__', repr(verifier))}"
 
 

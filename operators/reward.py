@@ -4,7 +4,7 @@
         token_level_scores   the score at the last position with response_mask = 1, 0 elsewhere       (raw)
         is_correct           1 if the score is full (1), else 0; also for a row that trains nothing   (raw)
     episode_reward, what an environment gave ──episode_scores──▶ the same two fields
-    token_level_scores ──shape_rewards | length_penalty──▶ token_level_rewards                        (shaped)
+    token_level_scores ──shape_rewards | length_penalty | lengths.py──▶ token_level_rewards           (shaped)
 
 Filters read the raw scores, estimators the shaped rewards. A blank response scores 0 whatever the answer is. A row whose
 verifier hangs, crashes or raises scores 0, is named in the log and counted in the metrics: failed/timeout, failed/crash,
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from rlflow import State, Tensor, operator
@@ -31,14 +32,19 @@ from .verifiers import Verifier
 
 __all__ = [
     "RewardFn",
+    "captures",
     "episode_scores",
     "exact_match",
     "integer_match",
+    "last_token",
     "length_penalty",
+    "matches",
     "math_reward",
     "number_match",
     "reasoning_gym_reward",
     "shape_rewards",
+    "think_answer",
+    "verified",
     "verify",
 ]
 
@@ -100,6 +106,30 @@ def reasoning_gym_reward(
     return verify(verifiers.reasoning_gym, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
 
 
+@operator(per="row", state=FAILED)
+def verified(
+    response_text: ResponseText, answer: Answer, response_mask: ResponseMask, *, by: Verifier, timeout_s: float = 5.0, workers: int = 2
+) -> Scores:
+    """What the verifier `by` says: a function at the top of a module, or a frozen dataclass that can be called."""
+    return verify(by, response_text, answer, response_mask, timeout_s=timeout_s, workers=workers)
+
+
+def matches(form: str, *, timeout_s: float = 5.0) -> RewardFn:
+    """A reward: 1 if the whole response has the form of a regular expression (`verifiers.Matches`), whatever the answer is.
+
+    A form that takes more than timeout_s on a row (nested repetitions may) scores 0 there and is counted as failed/timeout.
+    """
+    return partial(verified, by=verifiers.Matches(form), timeout_s=timeout_s)
+
+
+def captures(form: str, *, timeout_s: float = 5.0) -> RewardFn:
+    """A reward: 1 if what a regular expression finds last (its group 1) is the answer (`verifiers.Captures`)."""
+    return partial(verified, by=verifiers.Captures(form), timeout_s=timeout_s)
+
+
+think_answer = matches(verifiers.THINK_ANSWER)  # <think>...</think> <answer>...</answer>, and nothing besides
+
+
 def verify(
     verifier: Verifier, response_text: list[str], answer: list[str], response_mask: Tensor, *, timeout_s: float = 5.0, workers: int = 2
 ) -> Scores:
@@ -114,7 +144,7 @@ def verify(
     _report(verifier, response_text, verdicts)
     scores = [verdict.score for verdict in verdicts]
     return Scores(
-        token_level_scores=_last_token(response_mask).float() * _column(scores, response_mask)[:, None],
+        token_level_scores=last_token(response_mask).float() * _column(scores, response_mask)[:, None],
         is_correct=_column([float(score >= 1.0) for score in scores], response_mask),
     )
 
@@ -127,7 +157,7 @@ def episode_scores(episode_reward: EpisodeReward, response_mask: ResponseMask) -
         row = int((~finite).nonzero()[0])
         raise DataError(f"the environment gave row {row} the reward {float(episode_reward[row])}; a reward is a finite number")
     return Scores(
-        token_level_scores=_last_token(response_mask).float() * episode_reward[:, None], is_correct=(episode_reward >= 1.0).float()
+        token_level_scores=last_token(response_mask).float() * episode_reward[:, None], is_correct=(episode_reward >= 1.0).float()
     )
 
 
@@ -144,11 +174,11 @@ def length_penalty(token_level_scores: TokenScores, response_mask: ResponseMask,
     limit=4, per_token=0.1: a score of 1 after 6 tokens becomes 0.8.
     """
     excess = (response_mask.sum(-1) - limit).clamp(min=0).to(token_level_scores.dtype)
-    return token_level_scores - _last_token(response_mask).to(token_level_scores.dtype) * (excess * per_token)[:, None]
+    return token_level_scores - last_token(response_mask).to(token_level_scores.dtype) * (excess * per_token)[:, None]
 
 
-def _last_token(response_mask: Tensor) -> Tensor:
-    """flag[B, R]: True at the last position of each row where the mask is, nowhere in a row without one."""
+def last_token(response_mask: Tensor) -> Tensor:
+    """Where the score of a row sits, flag[B, R]: True at the last position of each row where the mask is, nowhere in a row without one."""
     still_to_come = response_mask.long().flip(-1).cumsum(-1).flip(-1)
     return response_mask.bool() & (still_to_come == 1)
 

@@ -145,7 +145,8 @@ class BatchScope:
         self.result.seconds[node.name] = time.monotonic() - start
         self._has_read(node)
         for name, value in numbers.items():
-            self.result.metrics[name if "/" in name else f"{node.name}/{name}"] = value
+            name = name if "/" in name else f"{node.name}/{name}"  # two rewards may have noted the same failure
+            self.result.metrics[name] = self.result.metrics.get(name, 0.0) + value
 
     def _has_read(self, node: Node) -> None:
         """What this was the last one to read is freed, and what it made for nobody."""

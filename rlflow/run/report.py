@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ..measure import added, settled
 from .batchscope import BatchResult
 from .bias import bias_line, bias_text
 from .blocks import Blocks
@@ -65,7 +66,7 @@ class Report:
     def trained(self, batch: int, state: State, landed: Sequence[Landed], result: BatchResult, seconds: float) -> None:
         now, crossed = time.monotonic(), sum(peer.bytes_in + peer.bytes_out for peer in self.peers.values())
         tokens = sum(n for trajectory in landed for n in trajectory.lengths)
-        metrics = self._metrics | _of_trajectories([t.metrics for t in landed], self.view.means) | result.metrics
+        metrics = settled(self._metrics | added(_of_trajectories([t.metrics for t in landed], self.view.means), result.metrics))
         reward = self.view.reward_metric
         line = {
             "kind": "step",
@@ -109,7 +110,7 @@ class Report:
 
     def evaluated(self, name: str, version: int, numbers: Mapping[str, float], seconds: float) -> None:
         at = round(time.monotonic() - self.started, 3)
-        line = {"kind": "held_out", "name": name, "version": version, "time": at, "seconds": round(seconds, 3)} | dict(numbers)
+        line = {"kind": "held_out", "name": name, "version": version, "time": at, "seconds": round(seconds, 3)} | settled(numbers)
         if version >= self._evaluated.get(name, 0):  # on another engine an older version may take longer
             self._evaluated[name], self.last_reward[name] = version, numbers.get("reward", float("nan"))
         self.run_dir.metric(line)

@@ -16,6 +16,7 @@ from ..compile.ir import Node
 from ..data.batch import Block
 from ..data.column import Column
 from ..errors import DataError
+from ..measure import added
 from .graph import GraphView
 from .interpret import Interpreter, block_of
 
@@ -66,7 +67,7 @@ class Stream:
         for node in self._after:
             made, noted = self._run(node, columns, version, timeline)
             columns |= made
-            numbers |= self.view.measure(made) | noted
+            numbers = added(numbers, noted, self.view.measure(made))
         return *self._block(columns), numbers
 
     def _run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from rlflow.measure import collected, note
+from rlflow.measure import added, collected, note, note_mean, settled
 
 
 def in_a_thread_of_its_own(*steps: object) -> object:
@@ -38,3 +38,15 @@ def test_threads_do_not_hear_each_other() -> None:
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(one, (1.0, 2.0), timeout=20)) == [{"failed": 1.0}, {"failed": 2.0}]
+
+
+def test_a_mean_is_over_the_rows_of_all_calls() -> None:
+    first = in_a_thread_of_its_own(collected, lambda: note_mean("reward/format", 3.0, rows=3), collected)
+    second = in_a_thread_of_its_own(collected, lambda: note_mean("reward/format", 0.0, rows=1), lambda: note("failed", 2.0), collected)
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert settled(added(first, second)) == {"reward/format": 0.75, "failed": 2.0}
+
+
+def test_a_mean_of_no_row_is_left_out() -> None:
+    assert settled({"reward/format#sum": 0.0, "reward/format#rows": 0.0}) == {}

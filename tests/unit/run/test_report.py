@@ -93,3 +93,14 @@ def test_a_dropped_prompt_is_news_unless_a_filter_or_a_flag_did_its_work(report:
     report.dropped(5, "oversampled", "more groups are due by batch 2 than there are seats")
     assert report.screen.notes == ["prompt 3 dropped (attempts): trajectory 3.0.2 failed 3 times"]  # type: ignore[attr-defined]
     assert (report.run_dir.path / "metrics.jsonl").read_text().count('"kind":"dropped"') == 3
+
+
+def test_a_mean_that_was_noted_of_trajectories_and_of_a_batch_is_over_the_rows_of_both(report: Report) -> None:
+    landed = [Landed(1, KEYS[0], (3,), {"reward/format#sum": 2.0, "reward/format#rows": 2.0}), Landed(1, KEYS[1], (5,), {})]
+    line = step_of(report, landed, BatchResult({"reward/format#sum": 1.0, "reward/format#rows": 2.0}, {}))
+    assert line["metrics"] == {"reward/format": 0.75}  # 3 of 4: a trajectory that noted nothing is none of them
+
+
+def test_a_mean_of_held_out_answers_is_told_as_one(report: Report) -> None:
+    report.evaluated("engine.evaluate", 0, {"reward": 0.1, "reward/format#sum": 1.0, "reward/format#rows": 4.0}, 1.0)
+    assert report.screen.steps[-1]["reward/format"] == 0.25  # type: ignore[attr-defined]
