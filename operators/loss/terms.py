@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from rlflow import Tensor
 
-__all__ = ["LOG_RATIO_LIMIT", "Denominator", "inside", "log_ratio"]
+__all__ = ["LOG_RATIO_LIMIT", "inside", "log_ratio"]
 
 LOG_RATIO_LIMIT = 20.0  # e^20 = 5e8: what is beyond has left float32's use, not its range
-Denominator = Literal["tokens", "rows"]
 
 
 def inside(values: Tensor, mask: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 dims → spec          sizes as polynomials; dtype, shape and role of a field
 record ← misuse      fields that travel together; what a record is not; `absent`: the hole of one that is left out
 units ← miscount     what a number counts, and one that counts something else; `counts`: the least that makes a graph
-loss ← denominator   what training minimises; what it may be divided by
+loss ← denominator   what training minimises; what it may be divided by; `aggregate`: how the terms of tokens become one number
+rowview              sums over a row, and back to its tokens, in every layout
 corrects             in what two log-probs can differ
 operator, worker     a hop, and the process that runs it; `devices`: what its ranks run on
 state ← keeps        what lives across steps, and an operator that keeps what it does not declare

@@ -1,32 +1,19 @@
 """Fields that the plan does not compute, because the training forward yields them: what `Loss.from_forward` names.
 
-rows of a micro-batch, without old_log_probs ── forward ──▶ Filled: the rows, and old_log_probs = forward.log_probs, detached
+rows of a micro-batch, without old_log_probs ── forward ──▶ LossRows: the rows, and old_log_probs = forward.log_probs, detached
 
 Only the weights that make the first optimizer step are those that would have scored the batch, so there may be no second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rlflow.errors import EngineError
 
 from .protocol import LossLike, ObjectiveLike
 
-__all__ = ["Filled", "lacking"]
-
-
-class Filled:
-    """The rows, with fields of the forward where they have none of their own. sources: field → field of the forward."""
-
-    def __init__(self, rows: Any, forward: Any, sources: Mapping[str, str]) -> None:
-        self._rows = rows
-        for name, source in sources.items():
-            setattr(self, name, getattr(forward, source).detach())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rows, name)
+__all__ = ["lacking"]
 
 
 def lacking(objective: ObjectiveLike, losses: Iterable[LossLike], *, updates: int) -> dict[str, str]:

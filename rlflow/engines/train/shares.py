@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .protocol import RowsLike
+    from .view import LossRows
 
 __all__ = ["Shares", "local_trees"]
 
@@ -52,14 +53,14 @@ class Shares:
             self._rows[uid, traj_uid] += rows
             self._tokens[uid, traj_uid] += tokens
 
-    def of_rows(self, by: RowWeight, rows: RowsLike) -> Tensor:
+    def of_rows(self, by: RowWeight, rows: LossRows) -> Tensor:
         """f64[b]: the weight of each row of a micro-batch; 0 for pads and rows without a trained token."""
         import torch
 
         real = ~rows.is_pad.bool()
         weights = torch.zeros(real.shape, dtype=torch.float64)
         weights[real.cpu()] = torch.tensor([self._weights[by][key] for key in _keys(rows, real)], dtype=torch.float64)
-        return weights.to(real.device).where(rows.response_mask.bool().any(-1), 0.0)
+        return weights.to(real.device).where(rows.row_count() > 0, 0.0)
 
     def total(self, denominator: str, by: RowWeight) -> float:
         """What the weighed terms are divided by, of `rows` or `tokens`."""

@@ -14,9 +14,10 @@ from rlflow.errors import EngineError
 
 from .denominators import Counts, counted, divisor, row_weight
 from .forward import PolicyOutput
-from .protocol import LossLike, RowsLike
+from .protocol import LossLike
+from .view import LossRows
 
-__all__ = ["Sums", "loss_names", "mean_metrics", "micro_loss", "row_names"]
+__all__ = ["Sums", "loss_names", "mean_metrics", "micro_loss", "row_names", "trained_tokens"]
 
 Sums = dict[str, float]  # metric → sum over the tokens (rows, ...) of a mini-batch
 
@@ -32,15 +33,15 @@ def loss_names(losses: Iterable[LossLike]) -> dict[str, LossLike]:
     return named
 
 
-def micro_loss(forward: Any, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> tuple[Tensor, Sums]:
+def micro_loss(forward: Any, rows: LossRows, losses: Mapping[str, LossLike], counts: Counts) -> tuple[Tensor, Sums]:
     """The share of this micro-batch in the mini-batch's loss (a scalar with gradient), and its sums.
 
-    Raises EngineError if terms have another shape than [b] or [b, R], are not 0 outside `response_mask` or not finite (naming
+    Raises EngineError if terms have another shape than `response_mask` or [b], are not 0 outside `response_mask` or not finite (naming
     the rows), or if real tokens yield a loss without gradient.
     """
     total: Tensor | None = None
     sums: Sums = {}
-    trained = rows.response_mask.bool() & ~rows.is_pad.bool().unsqueeze(-1)
+    trained = trained_tokens(rows)
     for name, loss in losses.items():
         summed = _sum_terms(name, loss(forward, rows), rows, _weights(loss, rows, counts), needs_gradient=bool(trained.any()))
         share = summed / divisor(loss, counts)
@@ -54,45 +55,58 @@ def micro_loss(forward: Any, rows: RowsLike, losses: Mapping[str, LossLike], cou
     return total, sums
 
 
+def trained_tokens(rows: LossRows) -> Tensor:
+    """Which tokens count: those in `response_mask` of rows that are no padding. bool, in the layout of the tokens."""
+    mask: Tensor = rows.response_mask.bool() & ~rows.per_token(rows.is_pad.bool())
+    return mask
+
+
 def _no_metrics(forward: Any, rows: Any) -> dict[str, Tensor]:
     return {}
 
 
-def _weights(loss: LossLike, rows: RowsLike, counts: Counts) -> Tensor | None:
+def _weights(loss: LossLike, rows: LossRows, counts: Counts) -> Tensor | None:
     """[b], where a loss weighs rows."""
     by = row_weight(loss)
     return None if by == "row" or counts.shares is None else counts.shares.of_rows(by, rows)
 
 
-def _sum_terms(name: str, terms: Tensor, rows: RowsLike, weights: Tensor | None, *, needs_gradient: bool) -> Tensor:
-    real, mask = ~rows.is_pad.bool(), rows.response_mask.bool()
-    if terms.shape not in (mask.shape, mask.shape[:1]):
+def _sum_terms(name: str, terms: Tensor, rows: LossRows, weights: Tensor | None, *, needs_gradient: bool) -> Tensor:
+    mask: Tensor = rows.response_mask.bool()
+    by_row = terms.shape == rows.is_pad.shape
+    if not by_row and terms.shape != mask.shape:
         raise EngineError(
-            f"{name} returned shape {list(terms.shape)} for {real.shape[0]} rows and a response_mask of {list(mask.shape)}; "
-            "a loss returns terms, [b, R] a token or [b] a row, and never reduces over rows"
+            f"{name} returned shape {list(terms.shape)} for {rows.is_pad.shape[0]} rows and a response_mask of {list(mask.shape)}; "
+            "a loss returns terms, one a token in the shape of response_mask or [b] a row, and never reduces over rows"
         )
-    if terms.ndim == 2:
+    if not by_row:
         _refuse_unmasked(name, terms.detach(), mask, rows)
     if needs_gradient and not terms.requires_grad:
         raise EngineError(f"{name} has no gradient: its terms do not depend on the forward (a detach, a no_grad, or a constant)")
-    terms = terms.where(real if terms.ndim == 1 else real.unsqueeze(-1), terms.new_zeros(()))
-    if weights is not None:
-        terms = terms * (weights if terms.ndim == 1 else weights.unsqueeze(-1)).to(terms.dtype)
-    summed = terms.sum()
+    real = ~rows.is_pad.bool()
+    share = real.to(terms.dtype) if weights is None else weights.to(terms.dtype)
+    if by_row:  # whole on every cp rank; a row without a trained token is in no count of rows
+        share, keep = share / rows.cp_size, real & (rows.row_count() > 0)
+    else:
+        share, keep = rows.per_token(share), rows.per_token(real)
+    terms = terms.where(keep, terms.new_zeros(()))
+    summed = (terms * share).sum()
     if not bool(summed.isfinite()):
-        bad = ~(terms.isfinite() if terms.ndim == 1 else terms.isfinite().all(-1))
-        raise EngineError(f"{name} is not finite in {row_names(rows, bad)}")
+        bad = ~terms.isfinite()
+        raise EngineError(f"{name} is not finite in {row_names(rows, bad if by_row else rows.local_sum(bad) > 0)}")
     return summed
 
 
-def _refuse_unmasked(name: str, terms: Tensor, mask: Tensor, rows: RowsLike) -> None:
+def _refuse_unmasked(name: str, terms: Tensor, mask: Tensor, rows: LossRows) -> None:
     """A term outside the mask would train on a prompt, on an environment's reply or on padding. NaN is not 0 either."""
     stray = (terms != 0) & ~mask
     if bool(stray.any()):
-        row, position = (int(i) for i in stray.nonzero()[0])
+        i, j = (int(index) for index in stray.nonzero()[0])
+        row, position = rows.place(i, j)
+        found = rows.local_sum(stray) > 0
         raise EngineError(
-            f"{name} is {float(terms[row, position]):.4g} at position {position} of {_row_name(rows, row)}, outside response_mask "
-            f"(so in {int(stray.any(-1).sum())} of {terms.shape[0]} rows): it would train on tokens that the policy did not sample; "
+            f"{name} is {float(terms[i, j]):.4g} at position {position} of {_row_name(rows, row)}, outside response_mask "
+            f"(so in {int(found.sum())} of {found.shape[0]} rows): it would train on tokens that the policy did not sample; "
             "return `terms.where(rows.response_mask, 0)`"
         )
 
@@ -101,14 +115,14 @@ def _masked_sum(value: Tensor, mask: Tensor) -> float:
     return float(value.detach().double().where(mask, 0.0).sum())
 
 
-def row_names(rows: RowsLike, chosen: Tensor | None = None) -> str:
+def row_names(rows: Any, chosen: Tensor | None = None) -> str:
     """`row 3 (uid 17, traj_uid 1), row 5 (uid 18, traj_uid 0)` of the micro-batch, at most eight."""
     indices = list(range(rows.is_pad.shape[0])) if chosen is None else [int(i) for i in chosen.nonzero().flatten()]
     named = ", ".join(_row_name(rows, i) for i in indices[:8])
     return (named or "their sum") + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")
 
 
-def _row_name(rows: RowsLike, i: int) -> str:
+def _row_name(rows: Any, i: int) -> str:
     known = [f"{key} {int(getattr(rows, key)[i])}" for key in ("uid", "traj_uid") if hasattr(rows, key)]
     return f"row {i}" + (f" ({', '.join(known)})" if known else "")
 

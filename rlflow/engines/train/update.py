@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from rlflow.errors import EngineError
 
 from .denominators import Counts
 from .distributed import Ranks
-from .filled import Filled
 from .protocol import LossLike, RowsLike
 from .terms import Sums, micro_loss, row_names
+from .view import LossRows
 
 __all__ = ["Step", "Updater"]
 
@@ -103,8 +103,7 @@ class Updater:
     def _backward(self, i: int, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> Sums:
         try:
             forward = self._forward(rows)
-            filled = Filled(rows, forward, self._filled)  # the rows' own fields are there by __getattr__
-            loss, sums = micro_loss(forward, cast(Any, filled), losses, counts)
+            loss, sums = micro_loss(forward, LossRows(rows, forward, self._filled), losses, counts)
         except EngineError as error:
             raise EngineError(f"micro-batch {i}: {error}") from error
         if loss.requires_grad:  # without a real token a loss may be a constant; this rank still joins every collective

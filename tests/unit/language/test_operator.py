@@ -124,7 +124,7 @@ def test_the_front_door_is_this_list() -> None:
     users_import = """
         operator pipeline Worker Devices Site State Feedback Record RowsT Micro Objective Loss Weights
         Frozen Current Served Move Next dims fresh roles absent f32 f16 bf16 i64 i32 i16 flag text Tensor Plan CheckFailed Diagnostic
-            Difference count Stale RowWeight
+            Difference count Stale RowWeight Aggregate Aggregated
     """
     assert sorted(rlflow.__all__) == sorted(users_import.split())
     assert all(hasattr(importlib.import_module("rlflow"), name) for name in rlflow.__all__)

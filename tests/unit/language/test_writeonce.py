@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlflow import Loss, Micro, Next, Objective, Record, RowsT, Tensor, Worker, dims, f32, operator, text
-from rlflow.engines.train.filled import Filled
+from rlflow.engines.train.view import LossRows
 from rlflow.errors import OperatorError
 from rlflow.language import writeonce
 
@@ -184,7 +184,7 @@ def test_what_a_loss_takes_from_the_forward_is_the_forwards_memory() -> None:
 
     forward = SimpleNamespace(left=torch.ones(2, 3, requires_grad=True) * 1.0)
     with pytest.raises(OperatorError, match=r"`Anchored` .* wrote into its input `(forward.left|rows.right)`"):
-        Anchored()(forward, Filled(pair(), forward, {"right": "left"}))  # type: ignore[arg-type]
+        Anchored()(forward, LossRows(pair(), forward, {"right": "left"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("cheap")

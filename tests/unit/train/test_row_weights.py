@@ -26,6 +26,7 @@ from train_cases import Objective, Rows, relative_difference
 from operators.loss import entropy_bonus, kl_penalty, ppo_clip
 from rlflow.engines.train.denominators import Counts, counted, whole_counts
 from rlflow.engines.train.torch import TorchEngine
+from rlflow.engines.train.view import LossRows
 from rlflow.errors import EngineError
 
 A, B, C, D, E, PAD = range(6)
@@ -116,8 +117,8 @@ def test_leaves_on_several_ranks_share_as_on_one() -> None:
     both: Counts = whole_counts(Objective((loss,), parts[0]), (loss,), SimpleNamespace(exchange=lambda word, what: words))[0]  # type: ignore[arg-type]
     assert counted(loss, both) == pytest.approx(3.0)
     assert both.shares is not None
-    assert both.shares.of_rows("group", tree()).tolist() == [0.25, 0.25, 0.5, 1.0, 0.0, 0.0]
-    assert both.shares.of_rows("trajectory", tree()).tolist() == [0.5, 0.5, 1.0, 1.0, 0.0, 0.0]
+    assert both.shares.of_rows("group", LossRows(tree(), None, {})).tolist() == [0.25, 0.25, 0.5, 1.0, 0.0, 0.0]
+    assert both.shares.of_rows("trajectory", LossRows(tree(), None, {})).tolist() == [0.5, 0.5, 1.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
