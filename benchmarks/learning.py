@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 BAR = 0.8
+FOLDER = Path(__file__).parents[1] / "pipelines"
+PIPELINES = sorted(file.stem for file in FOLDER.glob("*.py") if "\n@pipeline\n" in file.read_text())
 
 
 def held_out(pipeline: str, seed: int, steps: int, root: Path) -> list[dict[str, Any]]:
     """Run it; the held-out lines of its metrics."""
-    file = Path(__file__).parents[1] / "pipelines" / f"{pipeline}.py"
+    file = FOLDER / f"{pipeline}.py"
     name = f"{pipeline}-{seed}"
     flags = ["--steps", str(steps), "--seed", str(seed), "--root", str(root), "--name", name]
     subprocess.run([sys.executable, "-m", "rlflow.cli", "run", str(file), *flags], check=True, stdout=subprocess.DEVNULL)
@@ -39,7 +41,7 @@ def row(seed: int, lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pipeline", nargs="?", default="grpo", choices=["grpo", "ppo", "multiturn", "forking", "tools", "reasoning"])
+    parser.add_argument("pipeline", nargs="?", default="grpo", choices=PIPELINES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()

@@ -17,9 +17,11 @@ from cyclopts import App, CoercionError, Parameter, Token, convert
 
 from .compile.plan import Plan
 from .errors import UsageError
-from .language.config import ref_of, resolve
-from .language.spec import arms_of
+from .language.loss import Loss
+from .language.options import flat_parameters, gathered
+from .language.spec import arms_of, metadata_of
 from .modules import load_file, set_aside, users_code
+from .named import function_of, loss_of, name_of
 from .run.record import Told
 
 
@@ -30,7 +32,7 @@ class Command:
     file: str
     pipeline: Callable[..., Plan]
     modules: tuple[tuple[str, str], ...]
-    refs: dict[int, str] = field(default_factory=dict[int, str])  # id of a function that a flag named -> how it named it
+    refs: dict[int, str] = field(default_factory=dict[int, str])  # id of a function or loss that a flag named -> how it named it
 
     @property
     def name(self) -> str:
@@ -39,16 +41,15 @@ class Command:
 
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """Of the pipeline, with resolved types."""
-        hints = typing.get_type_hints(inspect.unwrap(self.pipeline), include_extras=True)
-        found = inspect.signature(self.pipeline).parameters
-        return {name: p.replace(annotation=hints.get(name, p.annotation)) for name, p in found.items()}
+        """Of the pipeline, with resolved types; of its options, each field."""
+        return flat_parameters(self.pipeline)
 
     def value(self, name: str, value: Any) -> Any:
         """Of a parameter, from its flag."""
-        if not _is_function(self.parameters[name]) or not isinstance(value, str):
+        read = _reader_of(self.parameters[name])
+        if read is None or not isinstance(value, str):
             return value
-        found = function_of(value, f"--{name}")
+        found = read(value, f"--{name.replace('_', '-')}")
         self.refs[id(found)] = value
         return found
 
@@ -60,7 +61,7 @@ class Command:
         Raises CheckFailed, and UsageError for a pipeline that raises while it is traced.
         """
         with users_code(self.file), redirect_stdout(sys.stderr):
-            plan = self.pipeline(**parameters)
+            plan = self.pipeline(**gathered(self.pipeline, parameters))
         for one in swap:
             name, sign, ref = one.partition("=")
             if not sign:
@@ -167,20 +168,6 @@ def _makes_a_plan(found: Any) -> bool:
     return plain or hasattr(found, "__rlflow_pipeline__")
 
 
-def function_of(ref: str, where: str) -> Any:
-    """What `module:function` names. Raises UsageError, with `where`, for what is not there and for what is no function."""
-    if ":" not in ref:
-        raise UsageError(f"{where}: {ref!r} is no module:function, e.g. operators.advantage:rloo")
-    try:
-        with users_code(where), redirect_stdout(sys.stderr):  # what its module prints is no part of what a command says
-            found = resolve(ref)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
-    if not inspect.isfunction(found) and not isinstance(found, functools.partial):
-        raise UsageError(f"{where}: `{ref}` is a {type(found).__name__}, no function of operators")
-    return found
-
-
 def _tokens(name: str, value: Any, refs: Mapping[int, str]) -> list[str]:
     """A parameter as flags of the command line."""
     flag = f"--{name.replace('_', '-')}"
@@ -188,20 +175,26 @@ def _tokens(name: str, value: Any, refs: Mapping[int, str]) -> list[str]:
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, list | tuple):
         return [token for item in value for token in _tokens(name, item, refs)] or [f"--empty-{flag[2:]}"]
-    said = _ref(value, refs) if callable(value) else str(value)
+    said = _said(value, refs) if callable(value) else str(value)
     return [f"{flag}={said}"] if said.startswith("-") else [flag, said]
 
 
-def _ref(function: Any, refs: Mapping[int, str]) -> str:
-    """As a flag named it, or as its module does."""
-    return refs.get(id(function)) or ref_of(function)
+def _said(value: Any, refs: Mapping[int, str]) -> str:
+    """A function or a loss as a flag named it, or as its module does."""
+    return refs.get(id(value)) or name_of(value)
 
 
-def _is_function(parameter: inspect.Parameter) -> bool:
-    """By its default, or where that is None by its type: `RewardFn | None`."""
-    if parameter.default is not None:
-        return callable(parameter.default) and not isinstance(parameter.default, type)
-    return any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms_of(parameter.annotation))
+def _reader_of(parameter: inspect.Parameter) -> Callable[[str, str], Any] | None:
+    """What reads it, where its flag names a function or a loss: by its default, or where that is None by its type, `RewardFn | None`."""
+    default = parameter.default
+    if default is not None:
+        is_function = callable(default) and not isinstance(default, type)
+        return loss_of if isinstance(default, Loss) else function_of if is_function else None
+    arms = arms_of(parameter.annotation)
+    if any((typing.get_origin(arm) or arm) is Loss for arm in arms):
+        return loss_of
+    is_function = any(typing.get_origin(arm) is Callable or getattr(arm, "_is_protocol", False) for arm in arms)
+    return function_of if is_function else None
 
 
 def _whole(hint: Any, tokens: Sequence[Token]) -> Any:
@@ -221,13 +214,16 @@ def _key(prefix: str, name: str) -> str:
 
 
 def _flag(parameter: inspect.Parameter, prefix: str, refs: Mapping[int, str]) -> inspect.Parameter:
-    """A keyword flag; a function is named as module:function."""
+    """A keyword flag; a function is named as module:function, a loss as module:class. Its help is a text among its `Annotated[...]`."""
+    said = next((extra for extra in metadata_of(parameter.annotation) if isinstance(extra, str)), "")
     parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    if _is_function(parameter):
-        one, default = (str | None, None) if parameter.default is None else (str, _ref(parameter.default, refs))
-        parameter = parameter.replace(annotation=Annotated[one, Parameter(help="module:function")], default=default)
+    if (read := _reader_of(parameter)) is not None:
+        said = f"{'module:class' if read is loss_of else 'module:function'}{', ' * bool(said)}{said}"
+        parameter = parameter.replace(annotation=str | None, default=None if parameter.default is None else _said(parameter.default, refs))
     if int in (arms := arms_of(parameter.annotation)) and not {float, str} & {*arms}:
         parameter = parameter.replace(annotation=Annotated[parameter.annotation, Parameter(converter=_whole)])
+    if said:
+        parameter = parameter.replace(annotation=Annotated[parameter.annotation, Parameter(help=said)])
     if not prefix:
         return parameter
     flag = parameter.name.replace("_", "-")

@@ -19,8 +19,8 @@ from ..errors import UsageError
 from ..language import trace
 from ..language.body import not_at_once
 from ..language.diagnostic import CALLED, CheckFailed, Diagnostic, Label, nearest
+from ..language.options import counted, spread
 from ..language.trace import Trace
-from ..language.units import counted
 from . import passes
 from .facts import Facts
 from .freeze import freeze, parameters_of
@@ -49,7 +49,7 @@ def pipeline(fn: Callable[P, None]) -> Callable[P, Plan]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
 
-        parameters = parameters_of(bound.arguments)
+        parameters = parameters_of(spread(fn, bound.arguments))
         bound.arguments = counted(fn, bound.arguments)
 
         def run() -> None:

@@ -15,5 +15,5 @@ call ← tracer        one call of an operator ← its arguments (`misplaced`, `
 swap                 another function in the place of an operator
 source, comments     places in the user's file, and what is said there to the checker; `hints`: the types in a signature
 diagnostic           errors as data
-config               values that a plan can hold
+config               values that a plan can hold; `options`: those that travel together, as parameters of a pipeline
 """

@@ -77,14 +77,15 @@ def to_config(value: Any, worker_id: Callable[[Worker], int] | None = None) -> A
             return {"$worker": worker_id(value)}
         case type() | types.FunctionType() | types.BuiltinFunctionType():
             return {"$ref": ref_of(value)}
-        case _ if _is_frozen_dataclass(type(value)):
+        case _ if is_frozen_dataclass(type(value)):
             fields = {f.name: again(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
             return {"$data": ref_of(type(value)), **fields}
         case _:
             raise NotConfig(f"an object of class {type(value).__qualname__} is not plain data: use {PLAIN}")
 
 
-def _is_frozen_dataclass(cls: Any) -> bool:
+def is_frozen_dataclass(cls: Any) -> bool:
+    """Whether its objects are plain data: their fields are what they are."""
     return dataclasses.is_dataclass(cls) and bool(cls.__dataclass_params__.frozen)  # type: ignore[union-attr]  # no public name for it
 
 

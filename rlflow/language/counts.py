@@ -7,6 +7,7 @@ A count is found by the kind of the declaration it stands in, never by the name 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import source
@@ -51,11 +52,20 @@ class Counts:
     def refuse(self, call: Call, title: str, name: str, position: int | None, value: Any, least: int) -> Diagnostic | None:
         """The diagnostic at the argument; None when it follows from one that was told."""
         given = source.argument_node(call, name, position)
-        names = {part.id for part in ast.walk(given) if isinstance(part, ast.Name)} if given else set[str]()
+        names = set(_variables(given)) if given else set[str]()
         if names & self.told:
             return None
         self.told |= names
         return _refused(source.argument(call, name, position), title, name, value, least)
+
+
+def _variables(given: ast.AST) -> Iterator[str]:
+    """What it is computed of: `dp`, and `options.dp` as one name."""
+    if isinstance(given, ast.Name | ast.Attribute):
+        yield ast.unparse(given)
+    else:
+        for part in ast.iter_child_nodes(given):
+            yield from _variables(part)
 
 
 def _refused(at: Place, title: str, name: str, value: Any, least: int) -> Diagnostic:

@@ -189,11 +189,6 @@ def _remainder(one: str, two: str) -> str | None:
     return one
 
 
-# --- where counts come from and where they go -------------------------------------------------------------------------------------
-def counted(fn: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a pipeline function, those that count something as a Count."""
-    units = units_of(fn)
-    return {
-        name: Count(value, units[name], (units[name], source.parameter_ref(fn, name))) if name in units and type(value) is int else value
-        for name, value in arguments.items()
-    }
+def counting(value: Any, unit: str | None, declared: Ref) -> Any:
+    """An int as a Count of that unit; what is none, or counts nothing, as it is."""
+    return Count(value, unit, (unit, declared)) if unit is not None and type(value) is int else value

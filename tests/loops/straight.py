@@ -25,7 +25,7 @@ from rlflow.engines.rollout.embedded.request import Request, Sampling
 from rlflow.engines.tiny import EOS_ID, encode_text, load_tokenizer
 from rlflow.engines.train.forward import policy_forward
 
-LOSSES, LR, WARMUP = {"ppo_clip": ppo_clip(0.2, 0.28), "entropy_bonus": entropy_bonus(0.1)}, 1e-3, 5
+LOSSES, LR, WARMUP = {"ppo_clip": ppo_clip(), "entropy_bonus": entropy_bonus(0.1)}, 1e-3, 5
 
 
 def straight(path: Path, data: Path, *, seed: int, steps: int, prompts: int, group: int, new: int, dp: int = 1, minis: int = 1) -> Any:

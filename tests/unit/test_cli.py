@@ -33,7 +33,7 @@ def test_parameters_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_function_is_a_flag_where_it_is_none_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", GRPO, "--held-out", "operators.reward:exact_match"]) == 0
     assert main(["check", GRPO, "--held-out", "operators.reward:exact_mach"]) == 2
-    assert "--held_out: cannot find `exact_mach`" in capsys.readouterr().err
+    assert "--held-out: cannot find `exact_mach`" in capsys.readouterr().err
 
 
 def test_a_function_that_returns_a_plan_is_a_pipeline_with_its_own_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,9 +178,9 @@ def test_a_line_more_above_a_pipeline_is_no_difference(tmp_path: Path) -> None:
 
 
 def test_another_option_of_a_call_is_a_difference(tmp_path: Path) -> None:
-    shown = difference(*plans_of(tmp_path, "option_h", "ppo_clip(0.2, 0.28", "ppo_clip(0.2, 0.3"), ("then", "now"))
+    shown = difference(*plans_of(tmp_path, "option_h", "entropy_bonus(entropy)", "entropy_bonus(2 * entropy)"), ("then", "now"))
     assert shown.startswith("then → now\n\noperators\n  ~ ")
-    assert "0.28 → 0.3" in shown
+    assert "0.1 → 0.2" in shown
 
 
 def test_a_difference_that_no_table_shows_is_shown_by_its_place() -> None:
