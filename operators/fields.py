@@ -77,6 +77,7 @@ Advantages: TypeAlias = Annotated[Tensor, f32[B, R], advantage]
 Returns: TypeAlias = Annotated[Tensor, f32[B, R], returns]
 Values: TypeAlias = Annotated[Tensor, f32[B, R], value]
 IsCorrect: TypeAlias = Annotated[Tensor, f32[B], reward("raw")]
+RewardBaselines: TypeAlias = Annotated[Tensor, f32[B], reward("shaped")]  # of another answer to the same prompt, as the greedy one
 EpisodeReward: TypeAlias = Annotated[Tensor, f32[B], reward("episode")]  # Σ over the steps of its environment
 
 # --- rows: text [B] -------------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,26 @@
-"""Who is compared with whom: the scores of a batch by group and trajectory, found by sorting."""
+"""Who is compared with whom: the scores of a batch by group and by trajectory.
+
+    row         0    1    2    3        rows 2 and 3 are leaves of one trajectory
+    uid         7    9    7    7
+    traj_uid    0    0    1    1
+    scores      1    5    0    0        Σ of the rewards of a row's trained tokens
+    weight      1    1    .5   .5       1 / leaves of the trajectory; 0 of a row without a trained token
+    group       0    1    0    0        numbered by sorting, no [B, B]
+    members     2    1                  trajectories of each group
+
+Everything here is a number a row, [B], or a group, [g].
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
-from rlflow import Tensor
-from rlflow.errors import DataError
+import numpy as np
 
+from rlflow.data.dtypes import Array
+
+from ..ragged import Tokens, per_row, refuse_not_finite
 from ..records import Advantage
 
 
@@ -15,77 +28,84 @@ from ..records import Advantage
 class Groups:
     """Scores by row, and who is compared with whom. Rows without a trained token have weight 0."""
 
-    scores: Tensor  # f64[B]
-    of_row: Tensor  # i64[B]: the group of a row, 0 .. g - 1
-    trajectory: Tensor  # i64[B]: the trajectory of a row, numbered over all groups
-    weight: Tensor  # f64[B]: 1 / leaves of its trajectory
-    trajectories: Tensor  # f64[g]: how many have a trained token
+    tokens: Tokens
+    scores: Array  # f64[B]
+    group: Array  # i64[B]
+    trajectory: Array  # i64[B]: numbered over all groups
+    weight: Array  # f64[B]
+    members: Array  # f64[g]
 
     @classmethod
-    def find(cls, token_level_rewards: Tensor, response_mask: Tensor, uid: Tensor, traj_uid: Tensor | None) -> Groups:
-        mask = response_mask.bool()
-        scores = token_level_rewards.double().where(mask, 0.0).sum(-1)
-        refuse_non_finite("token_level_rewards", scores, uid)
-        scored = mask.any(-1).double()
-        of_row = numbered(uid)
-        trajectory = scored.new_ones(scored.shape).cumsum(0).long() - 1 if traj_uid is None else numbered_pairs(of_row, traj_uid)
-        weight = scored / sum_by(scored, trajectory).clamp(min=1)[trajectory]
-        return cls(scores, of_row, trajectory, weight, sum_by(weight, of_row).round())
+    def find(cls, token_level_rewards: Any, response_mask: Any, uid: Any, traj_uid: Any) -> Groups:
+        """In any layout. Raises DataError for rewards inside the mask that are not finite."""
+        tokens = Tokens.of(response_mask)
+        owner = per_row("uid", uid, tokens.rows)
+        scores = tokens.sums(tokens.read("token_level_rewards", token_level_rewards))
+        refuse_not_finite("token_level_rewards", scores, owner)
+        return cls.of(tokens, scores, owner, None if traj_uid is None else per_row("traj_uid", traj_uid, tokens.rows))
 
-    def total(self, x: Tensor) -> Tensor:
+    @classmethod
+    def of(cls, tokens: Tokens, scores: Array, uid: Array, traj_uid: Array | None) -> Groups:
+        """Of scores that are known. uid, traj_uid: [B], any values."""
+        group, trained = numbered(uid), (tokens.counts > 0).astype(np.float64)
+        trajectory = np.arange(tokens.rows) if traj_uid is None else numbered_pairs(group, traj_uid)
+        weight = trained / np.maximum(_by(trajectory, trained), 1)[trajectory]
+        return cls(tokens, scores, group, trajectory, weight, np.rint(_by(group, weight)))
+
+    # --- a number a group -------------------------------------------------------------------------------------------------------------
+    def total(self, x: Array) -> Array:
         """f64[g]: Σ of `x` over the trajectories of each group."""
-        return sum_by(x * self.weight, self.of_row)
+        return _by(self.group, x * self.weight)
 
-    def mean(self) -> Tensor:
+    # --- a number a row ---------------------------------------------------------------------------------------------------------------
+    def mean(self) -> Array:
         """f64[B]: the mean score of a row's group."""
-        return (self.total(self.scores) / self.trajectories.clamp(min=1))[self.of_row]
+        return np.asarray((self.total(self.scores) / np.maximum(self.members, 1))[self.group])
 
-    def deviation(self, centred: Tensor) -> Tensor:
-        """f64[B]: the sample standard deviation of a row's group."""
-        return (self.total(centred**2) / (self.trajectories - 1).clamp(min=1)).sqrt()[self.of_row]
-
-    def mean_of_others(self) -> Tensor:
+    def mean_of_others(self) -> Array:
         """f64[B]: the mean score of the other trajectories of a row's group."""
-        own = sum_by(self.scores * self.weight, self.trajectory)[self.trajectory]
-        return (self.total(self.scores)[self.of_row] - own) / (self.trajectories - 1).clamp(min=1)[self.of_row]
+        return np.asarray((self.total(self.scores)[self.group] - self.own(self.scores)) / np.maximum(self.members - 1, 1)[self.group])
 
-    def comparable(self) -> Tensor:
-        """flag[B]: the row is scored, in a group of at least two trajectories whose scores are not all equal."""
-        scored, groups = self.weight > 0, self.trajectories.shape
-        low = self.scores.new_full(groups, math.inf).scatter_reduce(0, self.of_row, self.scores.where(scored, math.inf), "amin")
-        high = self.scores.new_full(groups, -math.inf).scatter_reduce(0, self.of_row, self.scores.where(scored, -math.inf), "amax")
-        return scored & ((self.trajectories > 1) & (high > low))[self.of_row]
+    def deviation(self) -> Array:
+        """f64[B]: the standard deviation of a row's group, as of a sample (n - 1)."""
+        squares = self.total((self.scores - self.mean()) ** 2)
+        return np.asarray(np.sqrt(squares / np.maximum(self.members - 1, 1))[self.group])
+
+    def own(self, x: Array) -> Array:
+        """f64[B]: the mean of `x` over the leaves of a row's trajectory."""
+        return np.asarray(_by(self.trajectory, x * self.weight)[self.trajectory])
+
+    def comparable(self) -> Array:
+        """bool[B]: the row is trained, in a group of at least two trajectories whose scores are not all equal."""
+        low, high = (fill(len(self.members), start, at, self.group, self.scores, self.weight > 0) for start, at in EXTREMES)
+        return np.asarray((self.weight > 0) & ((self.members > 1) & (high > low))[self.group])
+
+    def advantage(self, of_rows: Array) -> Advantage:
+        """What is known of each row, on its trained tokens; exactly 0 where there is nothing to compare."""
+        x = self.tokens.each(np.where(self.comparable(), of_rows, 0.0).astype(np.float32))
+        return Advantage(advantages=self.tokens.write(x), returns=self.tokens.write(x))
 
 
-def numbered(keys: Tensor) -> Tensor:
-    """i64[B]: equal keys get equal numbers, 0 .. g - 1 in their order. keys: i64[B], any values."""
-    values, order = keys.sort(stable=True)
-    new = values.new_zeros(values.shape)
-    new[1:] = (values[1:] != values[:-1]).long()
-    return values.new_zeros(values.shape).scatter(0, order, new.cumsum(0))
+EXTREMES = ((np.inf, np.minimum), (-np.inf, np.maximum))
 
 
-def numbered_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """`numbered` of pairs. first: numbered itself; second: i64[B], any values."""
+def fill(groups: int, start: float, ufunc: np.ufunc, group: Array, x: Array, where: Array) -> Array:
+    """f64[g]: the least or the largest `x` of each group's rows `where`."""
+    out = np.full(groups, start)
+    ufunc.at(out, group[where], x[where])
+    return out
+
+
+def numbered(keys: Array) -> Array:
+    """i64[B]: equal keys get equal numbers, 0 .. g - 1 in their order."""
+    return np.unique(keys, return_inverse=True)[1].reshape(-1)
+
+
+def numbered_pairs(first: Array, second: Array) -> Array:
+    """`numbered` of pairs. first: numbered itself; second: [B], any values."""
     inner = numbered(second)
-    return numbered(first * (inner.shape[0] + 1) + inner)
+    return numbered(first * (len(inner) + 1) + inner)
 
 
-def sum_by(x: Tensor, index: Tensor) -> Tensor:
-    count = int(index.max()) + 1 if index.numel() else 0
-    return x.new_zeros(count).index_add(0, index, x)
-
-
-def refuse_non_finite(name: str, of_rows: Tensor, uid: Tensor | None = None) -> None:
-    """Raise DataError naming the first row whose sum is not finite: it would poison its group, or the whitening of the batch."""
-    bad = (~of_rows.isfinite()).nonzero().flatten()
-    if bad.numel():
-        row = int(bad[0])
-        whose = "" if uid is None else f" (uid {int(uid[row])})"
-        raise DataError(f"{name} of row {row}{whose} hold NaN or infinity inside the response mask ({bad.numel()} such rows)")
-
-
-def spread(scalar: Tensor, response_mask: Tensor) -> Advantage:
-    """[B] → [B, R], in memory of its own for each field: a later write to one token or field touches no other."""
-    advantages = scalar.float().unsqueeze(-1) * response_mask.float()
-    return Advantage(advantages=advantages, returns=advantages.clone())
+def _by(index: Array, x: Array) -> Array:
+    return np.bincount(index, weights=x)

@@ -1,12 +1,86 @@
-"""Estimators that look along a row: gae."""
+"""Estimators that look along a row: returns and what a value function says of them. t + 1 is the next *trained* token of the row.
+
+reinforce                      G_t = Σ_k γ^k r_{t+k}
+reinforce_plus_plus            G_t, whitened over the batch
+reinforce_plus_plus_baseline   s - μ of the group, whitened over the batch
+remax                          G_t - the reward of the greedy answer
+gae                            Σ_k (γλ)^k δ_{t+k}, whitened over the batch
+"""
 
 from __future__ import annotations
 
-from rlflow import Tensor, operator
+import numpy as np
 
-from ..fields import ResponseMask, TokenRewards, Values
+from rlflow import operator
+from rlflow.data.dtypes import Array
+
+from ..fields import ResponseMask, RewardBaselines, TokenRewards, TrajUid, Uid, Values
+from ..ragged import Tokens, per_row, refuse_not_finite
 from ..records import Advantage
-from .groups import refuse_non_finite
+from .groups import Groups
+from .scan import suffix_sums
+from .whitening import whitened
+
+
+@operator(per="row")
+def reinforce(token_level_rewards: TokenRewards, response_mask: ResponseMask, *, gamma: float = 1.0) -> Advantage:
+    """G_t = Σ_k γ^k r_{t+k}, without a baseline: advantages and returns are the same.
+
+    Williams 1992, REINFORCE. A trajectory is not compared with any other, so one that is alone gets its own return.
+
+        γ = 0.5, r = 0, 0, 1, all trained: 0.25, 0.5, 1
+    """
+    tokens = Tokens.of(response_mask)
+    returns = _returns(tokens, tokens.finite("token_level_rewards", token_level_rewards), gamma)
+    return Advantage(advantages=tokens.write(returns), returns=tokens.write(returns))
+
+
+@operator(per="batch")
+def reinforce_plus_plus(token_level_rewards: TokenRewards, response_mask: ResponseMask, *, gamma: float = 1.0) -> Advantage:
+    """G_t = Σ_k γ^k r_{t+k}, whitened: mean 0 and variance 1 (n - 1) over all trained tokens of the batch. `returns`: G_t.
+
+    Hu 2025, REINFORCE++ (arXiv:2501.03262), eq. 6 and 7. Returns carry through tokens that are not trained (a tool's, a user's).
+
+        γ = 1, rewards 0, 1 | 0, 3: returns 1, 1 | 3, 3, mean 2, σ 1.1547: advantages -0.866025 twice, 0.866025 twice
+    """
+    tokens = Tokens.of(response_mask)
+    returns = _returns(tokens, tokens.finite("token_level_rewards", token_level_rewards), gamma)
+    return Advantage(advantages=tokens.write(whitened(returns)), returns=tokens.write(returns))
+
+
+@operator(per="batch", least_group=2)
+def reinforce_plus_plus_baseline(
+    token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None
+) -> Advantage:
+    """s - μ of its group on each trained token, whitened over those of the batch. `returns` repeat the advantages.
+
+    Hu 2025, REINFORCE++-baseline (arXiv:2501.03262), section 3.3. A trajectory alone has no baseline: it takes no part in the whitening
+    and gets 0. A group whose scores are equal has one, s - μ is exactly 0, and takes part.
+
+        uid a: scores 1, 0, uid b: 3, 1, a token each: ±0.5, ±1, advantages ±0.547723, ±1.095445
+    """
+    groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
+    compared = groups.members[groups.group] > 1
+    centred = np.where(groups.comparable(), groups.scores - groups.mean(), 0.0)
+    x = groups.tokens.each(centred.astype(np.float32))
+    inside = groups.tokens.each(compared)
+    x[inside] = whitened(x[inside])
+    return Advantage(advantages=groups.tokens.write(x), returns=groups.tokens.write(x))
+
+
+@operator(per="row")
+def remax(token_level_rewards: TokenRewards, reward_baselines: RewardBaselines, response_mask: ResponseMask) -> Advantage:
+    """G_t = Σ_k r_{t+k} minus what the greedy answer to the same prompt was rewarded. `returns`: G_t.
+
+    Li et al. 2023, ReMax (arXiv:2310.10505), algorithm 1. reward_baselines: f32[B].
+
+        r = 0, 1, baseline 0.75, both trained: advantages 0.25, 0.25, returns 1, 1
+    """
+    tokens = Tokens.of(response_mask)
+    returns = _returns(tokens, tokens.finite("token_level_rewards", token_level_rewards), 1.0)
+    baseline = np.where(tokens.counts > 0, per_row("reward_baselines", reward_baselines, tokens.rows), 0.0)
+    refuse_not_finite("reward_baselines", baseline)
+    return Advantage(advantages=tokens.write(returns - tokens.each(baseline)), returns=tokens.write(returns))
 
 
 @operator(per="batch")
@@ -19,39 +93,38 @@ def gae(
     lam: float = 1.0,
     whiten: bool = True,
 ) -> Advantage:
-    """Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V_{t+1} - V_t, over a row's own valid tokens; V is 0 after the last.
+    """Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V_{t+1} - V_t, over a row's own trained tokens; V is 0 after the last.
 
-    Schulman et al. 2016 (arXiv:1506.02438), eq. 16. Masked tokens (a tool's, a user's) are no steps: t + 1 is the next valid token.
-    `returns` = advantages + values before whitening. whiten: mean 0 and variance 1 (n - 1) over all valid tokens of the batch.
+    Schulman et al. 2016 (arXiv:1506.02438), eq. 16. Tokens that are not trained (a tool's, a user's) are no steps.
+    `returns` = advantages + values before whitening. whiten: mean 0 and variance 1 (n - 1) over all trained tokens of the batch.
 
-        γ = λ = 1, r = 0, 0, 1, V = 0.5, 0.25, 0.5, all valid: advantages 0.5, 0.75, 0.5, returns 1, 1, 1
+        γ = λ = 1, r = 0, 0, 1, V = 0.5, 0.25, 0.5, all trained: advantages 0.5, 0.75, 0.5, returns 1, 1, 1
     """
-    mask = response_mask.bool()
-    valid_first = (~mask).byte().argsort(dim=-1, stable=True)  # each row's valid tokens, in order, then the rest
-    rewards, value = (x.double().where(mask, 0.0).gather(-1, valid_first) for x in (token_level_rewards, values))
-    refuse_non_finite("token_level_rewards", rewards.sum(-1))
-    refuse_non_finite("values", value.sum(-1))
-    delta = rewards - value
-    delta[:, :-1] += gamma * value[:, 1:]
-    advantages = mask.double().scatter(-1, valid_first, discounted_suffix_sums(delta, gamma * lam)).where(mask, 0.0)
-    returns = (advantages + values.double()).where(mask, 0.0)
-    return Advantage(advantages=(whiten_tokens(advantages, mask) if whiten else advantages).float(), returns=returns.float())
+    tokens = Tokens.of(response_mask)
+    rewards, value = tokens.finite("token_level_rewards", token_level_rewards), tokens.finite("values", values)
+    advantages, returns = np.empty(tokens.total, np.float32), np.empty(tokens.total, np.float32)
+    for rows, span in tokens.blocks():
+        here = value[span].astype(np.float64)
+        delta = _deltas(rewards[span], here, tokens.counts[rows], gamma)
+        summed = suffix_sums(delta, tokens.counts[rows], gamma * lam)
+        advantages[span] = summed
+        returns[span] = summed + here
+    return Advantage(advantages=tokens.write(whitened(advantages) if whiten else advantages), returns=tokens.write(returns))
 
 
-def discounted_suffix_sums(x: Tensor, discount: float) -> Tensor:
-    """y_t = Σ_k discount^k x_{t+k} along the last axis, by doubling: after the step of width w a term holds its next 2w."""
-    sums, width = x.clone(), 1
-    while width < x.shape[-1]:
-        shifted = sums[..., width:].clone()
-        sums[..., :-width] += discount**width * shifted
-        width *= 2
-    return sums
+def _returns(tokens: Tokens, rewards: Array, gamma: float) -> Array:
+    """f32[trained tokens]: G_t."""
+    out = np.empty(tokens.total, np.float32)
+    for rows, span in tokens.blocks():
+        out[span] = suffix_sums(rewards[span].astype(np.float64), tokens.counts[rows], gamma)
+    return out
 
 
-def whiten_tokens(x: Tensor, mask: Tensor) -> Tensor:
-    """(x - mean) / std over the masked tokens of the whole batch; 0 outside, and everywhere if fewer than two tokens are valid."""
-    count = mask.sum()
-    mean = x.where(mask, 0.0).sum() / count.clamp(min=1)
-    centred = (x - mean).where(mask, 0.0)
-    variance = (centred**2).sum() / (count - 1).clamp(min=1)
-    return centred * (variance + 1e-8).rsqrt()
+def _deltas(rewards: Array, values: Array, counts: Array, gamma: float) -> Array:
+    """f64[tokens]: r_t + γ V_{t+1} - V_t, V = 0 after the last token of a row. values: f64."""
+    delta = rewards - values
+    following = values[1:] * gamma
+    ends = np.cumsum(counts[counts > 0])[:-1] - 1
+    following[ends] = 0
+    delta[:-1] += following
+    return np.asarray(delta)
