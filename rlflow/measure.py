@@ -5,7 +5,8 @@
     collected() == {"failed/timeout": 3.0, "reward/format#sum": 3.0, "reward/format#rows": 4.0}
 
 Calls for other rows (other trajectories, ranks, parts of a batch) note the same names; `added` puts them together, and at the end
-`settled` makes of each sum and its rows the mean that they are: {"failed/timeout": 3.0, "reward/format": 0.75}.
+`settled` makes of each sum and its rows the mean that they are: {"failed/timeout": 3.0, "reward/format": 0.75}. `note_correlation`
+does the same for a correlation.
 
 Per thread, as trajectories run in threads of one process. Without a first `collected` (an operator called by a test, or by a
 user's script) nothing is kept.
@@ -13,12 +14,15 @@ user's script) nothing is kept.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-__all__ = ["added", "collected", "note", "note_mean", "settled"]
+__all__ = ["added", "collected", "note", "note_correlation", "note_mean", "settled"]
 
 SUM, ROWS = "#sum", "#rows"
+PAIRS, MOMENTS = "#pairs", ("#x", "#y", "#xx", "#yy", "#xy")
+NO_SPREAD = 1e-12  # of the mean square: less than that is rounding
 
 
 class _Notes(threading.local):
@@ -40,6 +44,14 @@ def note_mean(name: str, total: float, *, rows: int) -> None:
     note(name + ROWS, float(rows))
 
 
+def note_correlation(name: str, x: Sequence[float], y: Sequence[float]) -> None:
+    """Pearson's correlation of two numbers a row, as the sums that it follows from: of all calls together it is over all rows."""
+    of_each = ((a, b, a * a, b * b, a * b) for a, b in zip(x, y, strict=True))
+    for moment, values in zip(MOMENTS, zip(*of_each, strict=True), strict=False):
+        note(name + moment, math.fsum(values))
+    note(name + PAIRS, float(len(x)))
+
+
 def collected() -> dict[str, float]:
     """What this thread has noted since its last call, and begin anew. The first call returns {} and begins."""
     numbers, _notes.numbers = _notes.numbers, {}
@@ -56,7 +68,19 @@ def added(*several: Mapping[str, float]) -> dict[str, float]:
 
 
 def settled(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The means in place of their sums and rows; a mean of no row is left out."""
-    rows = {name.removesuffix(ROWS): value for name, value in numbers.items() if name.endswith(ROWS)}
-    found = {name: value for name, value in numbers.items() if not name.endswith((SUM, ROWS))}
-    return found | {name: numbers.get(name + SUM, 0.0) / count for name, count in rows.items() if count}
+    """Means and correlations in place of the sums that they follow from; one of no row is left out."""
+    found = {name: value for name, value in numbers.items() if not name.endswith((SUM, ROWS, PAIRS, *MOMENTS))}
+    for name, rows in numbers.items():
+        if rows and name.endswith(ROWS):
+            found[name.removesuffix(ROWS)] = numbers.get(name.removesuffix(ROWS) + SUM, 0.0) / rows
+        if rows and name.endswith(PAIRS):
+            found[name.removesuffix(PAIRS)] = _pearson(rows, *(numbers[name.removesuffix(PAIRS) + moment] for moment in MOMENTS))
+    return found
+
+
+def _pearson(n: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:
+    """-1 .. 1; 0 where x or y is the same for all: it goes with nothing."""
+    of_x, of_y = xx - x * x / n, yy - y * y / n
+    if of_x <= NO_SPREAD * xx or of_y <= NO_SPREAD * yy:
+        return 0.0
+    return max(-1.0, min(1.0, (xy - x * y / n) / math.sqrt(of_x * of_y)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from rlflow.measure import added, collected, note, note_mean, settled
+from rlflow.measure import added, collected, note, note_correlation, note_mean, settled
 
 
 def in_a_thread_of_its_own(*steps: object) -> object:
@@ -50,3 +50,27 @@ def test_a_mean_is_over_the_rows_of_all_calls() -> None:
 
 def test_a_mean_of_no_row_is_left_out() -> None:
     assert settled({"reward/format#sum": 0.0, "reward/format#rows": 0.0}) == {}
+
+
+def correlation(*calls: tuple[list[float], list[float]]) -> object:
+    def noted(x: list[float], y: list[float]) -> object:
+        return in_a_thread_of_its_own(collected, lambda: note_correlation("r", x, y), collected)
+
+    return settled(added(*(noted(x, y) for x, y in calls))).get("r")  # type: ignore[arg-type]
+
+
+def test_a_correlation_is_over_the_rows_of_all_calls() -> None:
+    # x 1 2 3 4, y 2 1 4 3: means 2.5, covariance (1.5·.5 + .5·1.5 + .5·1.5 + 1.5·.5) = 3 of 5 and 5
+    assert correlation(([1.0, 2.0], [2.0, 1.0]), ([3.0], [4.0]), ([4.0], [3.0])) == 0.6
+    assert correlation(([1.0, 2.0], [-1.0, -2.0])) == -1.0
+
+
+def test_a_correlation_with_what_is_the_same_for_all_is_zero() -> None:
+    assert correlation(([0.1] * 999, [float(n) for n in range(999)])) == 0.0
+    assert correlation(([float(n) for n in range(9)], [7.0] * 9)) == 0.0
+    assert correlation(([0.0] * 9, [0.0] * 9)) == 0.0
+    assert correlation(([3.0], [4.0])) == 0.0
+
+
+def test_a_correlation_of_no_row_is_left_out() -> None:
+    assert correlation(([], [])) is None
