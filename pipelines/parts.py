@@ -3,7 +3,8 @@
 Options        what each of them may be told: `rlflow run pipelines/rloo.py --help`
 workers        the actor that trains, the engine that samples, the feedback that closes the ring
 TrainRows      what a policy loss reads, put together by `train_rows`
-micro_batches  pad → rebalance → shard → micro-batches
+balanced       pad → rebalance
+micro_batches  shard → micro_pack
 evaluate       held-out prompts, every so many versions
 """
 
@@ -68,11 +69,15 @@ def train_rows(
     )
 
 
-def micro_batches(rows: RowsT, actor: Worker, options: Options) -> Micro[RowsT]:
-    """The rows of each rank of `actor`, in micro-batches."""
+def balanced(rows: RowsT, options: Options) -> RowsT:
+    """So many rows that they divide by ranks and mini-batches, in an order in which the slices weigh the same."""
     rows = pad(rows, multiple=options.dp * options.mini_batches)
-    rows = rebalance(rows, pieces=4 * options.dp, mini_batches=options.mini_batches)
-    return micro_pack(shard(rows, on=actor, mini_batches=options.mini_batches), max_tokens=options.max_tokens)
+    return rebalance(rows, pieces=4 * options.dp, mini_batches=options.mini_batches)
+
+
+def micro_batches(rows: RowsT, on: Worker, options: Options) -> Micro[RowsT]:
+    """The rows of each rank of a worker, in micro-batches."""
+    return micro_pack(shard(rows, on=on, mini_batches=options.mini_batches), max_tokens=options.max_tokens)
 
 
 def evaluate(engine: Embedded, policy: Feedback[Policy], options: Options) -> None:

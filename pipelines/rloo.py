@@ -13,7 +13,7 @@ from operators.dataset import dataset
 from operators.loss import entropy_bonus, ppo_clip
 from operators.reward import shape_rewards
 from operators.sync import sync
-from pipelines.parts import Options, evaluate, micro_batches, train_rows, workers
+from pipelines.parts import Options, balanced, evaluate, micro_batches, train_rows, workers
 from rlflow import pipeline
 
 
@@ -28,7 +28,8 @@ def rloo(options: Options = Options()) -> None:
     adv = rloo_advantage(rewards, ready.response_mask, ready.uid, traj_uid=ready.traj_uid)
     old = actor.log_probs(policy.current, ready.input_ids, ready.position_ids, ready.attention_mask)
 
-    micro = micro_batches(train_rows(ready, old_log_probs=old, advantages=adv.advantages), actor, options)
+    rows = balanced(train_rows(ready, old_log_probs=old, advantages=adv.advantages), options)
+    micro = micro_batches(rows, actor, options)
     trained = actor.train(policy.move, micro.loss(ppo_clip(), entropy_bonus(options.entropy)))
     policy.close(sync(trained, engine))
     evaluate(engine, policy, options)

@@ -9,6 +9,7 @@ from vocabulary import Embedded, Torch, TrainRows, dataset, dispatch, exact_matc
 from vocabulary import grpo as grpo_advantage
 
 from pipelines.grpo import grpo
+from pipelines.parts import Options
 from pipelines.ppo import ppo
 from rlflow import Feedback, Plan, pipeline
 from rlflow.compile.facts import Edge
@@ -103,7 +104,7 @@ def test_row_operators_without_a_call_between_are_one_plan() -> None:
         return [[plan.graph.nodes[n].name for n in chain] for chain in plan.facts.fused]
 
     assert names(grpo()) == [["pad", "rebalance", "shard", "micro_pack"]]
-    assert names(ppo()) == [["pad", "rebalance", "shard", "micro_pack", "shard#2", "micro_pack:for_actor"]]
+    assert names(ppo()) == [["pad", "rebalance", "shard", "micro_pack", "shard#2", "micro_pack#2"]]
     assert names(penalised()) == []  # its catalogue plans no rows
 
 
@@ -125,7 +126,7 @@ def test_all_that_lives_across_steps() -> None:
 
 
 def test_a_random_state_is_one_a_rank() -> None:
-    assert [str(s.bytes) for s in ppo(dp=2).facts.state if s.name == "rng"] == ["10112", "10112"]
+    assert [str(s.bytes) for s in ppo(Options(prompts=256, group_size=1, dp=2)).facts.state if s.name == "rng"] == ["10112", "10112"]
 
 
 def test_a_worker_that_nothing_needs_holds_nothing() -> None:

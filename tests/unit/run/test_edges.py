@@ -10,6 +10,7 @@ from test_graph import filtered
 
 from pipelines.grpo import grpo
 from pipelines.multiturn import multiturn
+from pipelines.parts import Options
 from pipelines.ppo import ppo
 from rlflow import Plan
 from rlflow.compile import messages
@@ -54,7 +55,7 @@ def shipped(view: GraphView) -> dict[tuple[str, str], set[int]]:
 PLANS = {
     "grpo": grpo(),
     "grpo, all options": grpo(kl=0.1, max_lag=1, dp=2, mini_batches=2),
-    "ppo": ppo(dp=2),
+    "ppo": ppo(Options(prompts=256, group_size=1, dp=2)),
     "multiturn": multiturn(),
     "filtered": filtered(),
     "small": small(),
