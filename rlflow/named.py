@@ -66,8 +66,16 @@ def name_of(value: Any) -> str:
     """How a flag would name a function or a loss; of a loss, with the options that are not as by default."""
     if isinstance(value, Loss):
         told = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]  # type: ignore[arg-type]
-        return _said(ref_of(type(value)), {name: given for name, given, default in told if given != default})
-    return _said(ref_of(value.func), value.keywords) if isinstance(value, functools.partial) else ref_of(value)
+        return _said(_short(type(value)), {name: given for name, given, default in told if given != default})
+    return _said(_short(value.func), value.keywords) if isinstance(value, functools.partial) else _short(value)
+
+
+def _short(value: Any) -> str:
+    """`operators.loss:ppo_clip`, where that package hands on what a module in it defines."""
+    module, _, name = ref_of(value).partition(":")
+    parts = module.split(".")
+    packages = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return f"{next((p for p in packages if getattr(sys.modules.get(p), name, None) is value), module)}:{name}"
 
 
 def _said(ref: str, options: dict[str, Any]) -> str:

@@ -85,6 +85,12 @@ def test_what_names_no_function(said: str, why: str) -> None:
     assert str(refused.value).startswith(why)
 
 
+def test_a_name_is_that_of_the_package_which_hands_it_on() -> None:
+    assert (rloo.__module__, name_of(rloo)) == ("operators.advantage.group_relative", "operators.advantage:rloo")
+    assert name_of(functools.partial(grpo, scale_by_std=False)) == "operators.advantage:grpo(scale_by_std=False)"
+    assert name_of(ppo_clip(0.1)) == "operators.loss:ppo_clip(clip_low=0.1)"
+
+
 def test_names_lead_back() -> None:
     assert loss_of(name_of(ppo_clip(0.1, 0.3)), "--x") == ppo_clip(0.1, 0.3)
     found = function_of(name_of(functools.partial(grpo, scale_by_std=False)), "--x")
@@ -119,4 +125,4 @@ def test_a_loss_of_another_forward_is_refused_at_the_call(capsys: pytest.Capture
 def test_help_shows_a_loss_as_a_flag_would_name_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", GRPO, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", "").split())
-    assert f"--loss STR module:class [default: {ppo_clip.__module__}:ppo_clip]" in shown
+    assert "--loss STR module:class [default: operators.loss:ppo_clip]" in shown

@@ -18,6 +18,14 @@ PIPELINES = sorted(file for file in FOLDER.glob("*.py") if "\n@pipeline\n" in fi
 # what `rlflow diff pipelines/grpo.py pipelines/X.py` says of operators: gone, new, and what is another option or loss
 DIFFERS: dict[str, tuple[set[str], set[str], dict[str, dict[str, Any]]]] = {
     "rloo": ({"grpo"}, {"rloo"}, {}),
+    "dr_grpo": (
+        set(),
+        set(),
+        {
+            "grpo": {"options.scale_by_std": False},
+            "actor.train": {"losses.ppo_clip.aggregate": "seq-mean-token-sum-norm", "losses.ppo_clip.constant": 2.0},
+        },
+    ),
 }
 
 
