@@ -29,6 +29,7 @@ from .fields import (
     RolloutLogProbs,
     StepRewards,
     StepStates,
+    TeacherLogProbs,
     TokenScores,
     TokenVersions,
     TrajectoryAnswer,
@@ -130,12 +131,23 @@ class CriticForward(Record):
     values: Values
 
 
-class PpoRows(Record):
-    """What the clipped policy loss reads."""
+class PolicyRows(Record):
+    """What every policy loss reads: one without a ratio reads nothing else."""
 
-    old_log_probs: OldLogProbs
     advantages: Advantages
     response_mask: ResponseMask
+
+
+class PpoRows(PolicyRows):
+    """What the losses of the ratio of new and old policy read."""
+
+    old_log_probs: OldLogProbs
+
+
+class ToprRows(PolicyRows):
+    """What a loss reads that weighs by what sampled the row."""
+
+    rollout_log_probs: RolloutLogProbs
 
 
 class TreeRows(Record):
@@ -143,6 +155,19 @@ class TreeRows(Record):
 
     uid: Uid
     traj_uid: TrajUid
+
+
+class CovarianceRows(PpoRows, TreeRows):
+    """What the losses read that choose single tokens of the mini-batch: with its position, uid, traj_uid and leaf name a token."""
+
+    leaf: Leaf
+
+
+class TeacherRows(Record):
+    """What distillation reads: log-probs of the sampled tokens by the model that is learned from."""
+
+    teacher_log_probs: TeacherLogProbs
+    response_mask: ResponseMask
 
 
 class KlRows(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlflow import Loss, RowWeight, Tensor
+from rlflow import Aggregated, Tensor
 
 from ..records import ModelRows, PolicyForward
 from .terms import inside
@@ -10,15 +10,14 @@ from .terms import inside
 __all__ = ["entropy_bonus"]
 
 
-class entropy_bonus(Loss[PolicyForward, ModelRows]):
+class entropy_bonus(Aggregated[PolicyForward, ModelRows]):
     """-coef · entropy of the policy's next-token distribution, nats (Williams and Peng 1991). With coef = 0 it is off."""
 
     coef: float
-    row_weight: RowWeight = "row"
 
     @property
     def active(self) -> bool:
         return self.coef != 0
 
     def __call__(self, forward: PolicyForward, rows: ModelRows) -> Tensor:
-        return -self.coef * inside(forward.entropy, rows.response_mask)
+        return self.aggregated(-self.coef * inside(forward.entropy, rows.response_mask), rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlflow import Loss, RowWeight, Tensor
+from rlflow import Aggregated, Tensor
 
 from ..records import CriticForward, ValueRows
 from .terms import inside
@@ -12,7 +12,7 @@ from .terms import inside
 __all__ = ["value_clip"]
 
 
-class value_clip(Loss[CriticForward, ValueRows]):
+class value_clip(Aggregated[CriticForward, ValueRows]):
     """0.5 · max((v - G)², (clip(v, v_old ± clip) - G)²) a token; G: returns, v_old: `values`, those of the critic before the update.
 
     Schulman et al.'s PPO implementation (OpenAI baselines, ppo2); Engstrom et al. 2020 (arXiv:2005.12729), section 3.
@@ -21,7 +21,6 @@ class value_clip(Loss[CriticForward, ValueRows]):
     """
 
     clip: float = 0.5
-    row_weight: RowWeight = "row"
 
     @property
     def from_forward(self) -> Mapping[str, str]:
@@ -29,7 +28,7 @@ class value_clip(Loss[CriticForward, ValueRows]):
 
     def __call__(self, forward: CriticForward, rows: ValueRows) -> Tensor:
         plain, clipped = self._squared_errors(forward, rows)
-        return 0.5 * plain.maximum(clipped)
+        return self.aggregated(0.5 * plain.maximum(clipped), rows)
 
     def metrics(self, forward: CriticForward, rows: ValueRows) -> dict[str, Tensor]:
         """clip_fraction: tokens whose clipped error counts. squared_error: (v - G)². value: v."""

@@ -83,7 +83,7 @@ def test_the_shared_prefix_of_a_fork_trains_once() -> None:
 
 def test_a_forked_trajectory_of_three_turns_in_full() -> None:
     """S A1 U2 ─┬─ A2 U3 A3     and a third branch that forks off at once: A1' stands beside A1.
-                └─ A2' U3' A3'"""
+    └─ A2' U3' A3'"""
     turns = [
         given([10, 11]),
         own([21, 22], [-0.5, -0.25], parent=0, versions=(4, 5)),

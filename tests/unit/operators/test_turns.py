@@ -27,9 +27,7 @@ def ids(text: str) -> list[int]:
     return list(TINY.encode(text).ids)
 
 
-def generation(
-    tokens: Sequence[int], spans: Sequence[tuple[str, int, int]] = (), ends: Literal["stop", "length"] = "stop"
-) -> Generation:
+def generation(tokens: Sequence[int], spans: Sequence[tuple[str, int, int]] = (), ends: Literal["stop", "length"] = "stop") -> Generation:
     whole = spans or [("0", 0, len(tokens))]
     return Generation(
         rid="r", output_ids=list(tokens), log_probs=[-0.5] * len(tokens), text="", finish_reason=FinishReason(type=ends),
