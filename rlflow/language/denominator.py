@@ -1,6 +1,6 @@
 """What a loss may be divided by: the engine divides, so it must be able to count.
 
-tokens, rows              counted from the masks that every training forward reads
+tokens, rows              counted from the masks that every training forward reads; rows are those with a trained token
 trajectories, groups      counted by keys, which the loss must read: a field that nobody reads is not brought to the trainer
 a number above 0          itself
 

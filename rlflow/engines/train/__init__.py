@@ -10,6 +10,7 @@
     ├── terms.py         terms of the losses → sum / count, and sums for the metrics
     ├── filled.py        fields that the plan leaves to the training forward
     ├── view.py          what a loss reads: the rows in the layout of the forward, and sums over one row
+    ├── statistics.py    a first pass over the mini-batch, for losses whose terms need a statistic of it
     ├── update.py        one mini-batch: gradients → sum over ranks → clip → AdamW
     ├── optimizer.py     AdamW, its moments by parameter name
     ├── schedule.py      learning rate as a function of the step

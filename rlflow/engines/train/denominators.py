@@ -33,10 +33,9 @@ class Counts:
 
 
 def local_counts(minibatch: Sequence[RowsLike]) -> dict[str, int]:
-    """tokens: trained positions of real rows. rows: real rows, also those whose mask is all False. Pads count nowhere."""
-    real = [~micro.is_pad.bool() for micro in minibatch]
-    tokens = sum(int((micro.response_mask.bool() & keep.unsqueeze(-1)).sum()) for micro, keep in zip(minibatch, real, strict=True))
-    return {"tokens": tokens, "rows": sum(int(keep.sum()) for keep in real)}
+    """tokens: trained positions of real rows. rows: those with such a position. Pads, and rows whose mask is all False, count nowhere."""
+    trained = [micro.response_mask.bool() & ~micro.is_pad.bool().unsqueeze(-1) for micro in minibatch]
+    return {"tokens": sum(int(mask.sum()) for mask in trained), "rows": sum(int(mask.any(-1).sum()) for mask in trained)}
 
 
 def row_weight(loss: LossLike) -> RowWeight:
@@ -69,7 +68,7 @@ def _word(minibatch: Sequence[RowsLike], asked: Sequence[str], planned: Mapping[
 
 
 def _keys(minibatch: Sequence[RowsLike], name: str) -> list[list[int]]:
-    """The distinct keys among the real rows of this rank."""
+    """The distinct keys among the rows of this rank with a trained token."""
     keys: set[tuple[int, ...]] = set()
     for micro in minibatch:
         lacking = [column for column in KEYS[name] if not hasattr(micro, column)]
@@ -78,8 +77,8 @@ def _keys(minibatch: Sequence[RowsLike], name: str) -> list[list[int]]:
                 f"a loss divides by {name}, but the rows have no {' and '.join(lacking)} to count them by: "
                 f"let the record carry {' and '.join(KEYS[name])}, or give Objective.counts"
             )
-        real = ~micro.is_pad.bool()
-        keys |= set(zip(*(getattr(micro, column)[real].tolist() for column in KEYS[name]), strict=True))
+        counted = micro.response_mask.bool().any(-1) & ~micro.is_pad.bool()
+        keys |= set(zip(*(getattr(micro, column)[counted].tolist() for column in KEYS[name]), strict=True))
     return [list(key) for key in sorted(keys)]
 
 

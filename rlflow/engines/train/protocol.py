@@ -6,18 +6,32 @@
             a loss returns              the engine divides, once             never a mean
 
 **Who divides.** The engine, once, by the count of the loss's denominator over the whole mini-batch on all ranks, known before the
-first micro-batch. A loss never divides by a count over rows. Gradients are *summed* over micro-batches and ranks, so neither the
-number of micro-batches nor `dp_size` is a factor of anything; an engine whose schedule divides by either multiplies it back.
-Hence dp, micro-batch size, padding and the order of rows inside a mini-batch do not change the gradient.
+first micro-batch. A loss never divides by a count over rows. Gradients are *summed* over micro-batches and ranks (dp and cp), so neither
+the number of micro-batches nor `dp_size` nor `cp_size` is a factor of anything. Hence dp, cp, micro-batch size, packing, padding and the
+order of rows inside a mini-batch do not change the gradient.
 
-**Denominators.** tokens: positions with `response_mask` in rows that are not padding. rows: rows that are not padding (a real row whose
-mask is all False counts). trajectories, groups: the distinct (uid, traj_uid), uid of real rows, or `Objective.counts[j]` where the plan
-counted. A number: itself, whatever the batch.
+**Schedules that divide too.** What `micro_loss` returns is a share, and the shares of a mini-batch add up to its loss. An engine whose
+schedule or reduction takes means multiplies the factor back, on the share, before it is differentiated:
+
+    what divides                                                         by                        the share is multiplied by
+    forward_backward of Megatron: loss / num_microbatches                num_microbatches          num_microbatches (of this rank)
+    DDP and FSDP, Megatron's finalize: gradients averaged over dp x cp   dp_size * cp_size         dp_size * cp_size
+    a loss_func that hands Megatron (sum, num_tokens) instead            Σ num_tokens, dp and cp   Σ num_tokens; better, hand it a scalar
+    nothing (this engine)                                                1                         1
+
+So under Megatron's default the share is multiplied by num_microbatches * dp_size * cp_size. Ranks that run different numbers of
+micro-batches each use their own number. A term a row, [b], is whole on every cp rank and counts 1 / cp_size on each: see view.py.
+
+**Denominators.** tokens: positions with `response_mask` in rows that are not padding. rows: rows with such a position. (A completion that
+is masked as a whole, because it was cut off, say, trains nothing and must not dilute the mean of the others.) trajectories, groups: the
+distinct (uid, traj_uid), uid of such rows, or `Objective.counts[j]` where the plan counted. A number: itself, whatever the batch.
 
 **Row weights.** A loss with `row_weight` other than "row" has its terms weighed by what a row is of its trajectory or group in the whole
 mini-batch, and its rows and tokens counted as weighed: see shares.py. The rows then carry uid and traj_uid.
 
-**Padding rows** (`is_pad`) count nowhere and their terms are dropped.
+**Statistics.** A loss with a `first_pass` is given one over the whole mini-batch, without gradient, before its terms: see statistics.py.
+
+**Padding rows** (`is_pad`) count nowhere and their terms are dropped, and so is the term a row, [b], of a row without a trained token.
 """
 
 from __future__ import annotations
@@ -46,11 +60,12 @@ class RowsLike(Protocol):
 
 
 class LossLike(Protocol):
-    """`__call__` returns masked terms, [b, R] a token or [b] a row, and never divides by a count over rows.
+    """`__call__` returns masked terms, one a token or [b] a row, and never divides by a count over rows.
 
-    [b, R] terms are 0 outside `response_mask`: `terms.where(rows.response_mask, 0)`; the engine refuses others. [b] terms must have
-    been reduced under the mask, `terms.where(rows.response_mask, 0).sum(-1)`: the engine cannot see what a sum is made of.
-    It may have `row_weight`: "row" | "trajectory" | "group" (see above).
+    Tokens lie as `response_mask` does, [b, R], or [1, N] where an engine packs. Terms a token are 0 outside it:
+    `terms.where(rows.response_mask, 0)`; the engine refuses others. [b] terms are made by `rows.row_sum` and `rows.row_mean`, which mask
+    and are right in every layout: the engine cannot see what a sum is made of.
+    It may have `row_weight`: "row" | "trajectory" | "group", and `first_pass` with `statistic` (see above).
     It may have `from_forward`: {field of the rows: field of the forward}, for rows that lack the field (see filled.py).
     It may have `metrics(forward, rows) -> dict[str, Tensor]`: masked terms [b, R], reported as a mean over tokens.
     """

@@ -7,7 +7,7 @@
 Only rows and trajectories with a trained token share; a row without one weighs 0. They are those of the whole mini-batch, on all
 ranks, so no cut changes a weight. A weighed mean divides by what is weighed:
 
-    rows     number of trajectories, of groups          (those without a trained token too, as `rows` counts such rows)
+    rows     number of trajectories, of groups, with a trained token
     tokens   Σ over rows of weight · trained tokens
 """
 
@@ -50,8 +50,9 @@ class Shares:
     def __init__(self, trees: Iterable[Sequence[int]]) -> None:
         self._rows, self._tokens = Counter[Key](), Counter[Key]()
         for uid, traj_uid, rows, tokens in trees:
-            self._rows[uid, traj_uid] += rows
-            self._tokens[uid, traj_uid] += tokens
+            if rows:
+                self._rows[uid, traj_uid] += rows
+                self._tokens[uid, traj_uid] += tokens
 
     def of_rows(self, by: RowWeight, rows: LossRows) -> Tensor:
         """f64[b]: the weight of each row of a micro-batch; 0 for pads and rows without a trained token."""
@@ -59,7 +60,7 @@ class Shares:
 
         real = ~rows.is_pad.bool()
         weights = torch.zeros(real.shape, dtype=torch.float64)
-        weights[real.cpu()] = torch.tensor([self._weights[by][key] for key in _keys(rows, real)], dtype=torch.float64)
+        weights[real.cpu()] = torch.tensor([self._weights[by].get(key, 0.0) for key in _keys(rows, real)], dtype=torch.float64)
         return weights.to(real.device).where(rows.row_count() > 0, 0.0)
 
     def total(self, denominator: str, by: RowWeight) -> float:
@@ -71,9 +72,9 @@ class Shares:
     @cached_property
     def _weights(self) -> dict[str, dict[Key, float]]:
         """Of each row of a trajectory."""
-        siblings = Counter(uid for (uid, _), rows in self._rows.items() if rows)
-        alone = {key: 1.0 / rows if rows else 0.0 for key, rows in self._rows.items()}
-        return {"trajectory": alone, "group": {key: weight / max(siblings[key[0]], 1) for key, weight in alone.items()}}
+        siblings = Counter(uid for uid, _ in self._rows)
+        alone = {key: 1.0 / rows for key, rows in self._rows.items()}
+        return {"trajectory": alone, "group": {key: weight / siblings[key[0]] for key, weight in alone.items()}}
 
 
 def _keys(rows: Any, real: Tensor) -> list[Key]:

@@ -33,9 +33,16 @@ def loss_names(losses: Iterable[LossLike]) -> dict[str, LossLike]:
     return named
 
 
-def micro_loss(forward: Any, rows: LossRows, losses: Mapping[str, LossLike], counts: Counts) -> tuple[Tensor, Sums]:
+def micro_loss(
+    forward: Any,
+    rows: LossRows,
+    losses: Mapping[str, LossLike],
+    counts: Counts,
+    statistics: Mapping[str, Mapping[str, Tensor]] | None = None,
+) -> tuple[Tensor, Sums]:
     """The share of this micro-batch in the mini-batch's loss (a scalar with gradient), and its sums.
 
+    statistics: what losses that have one made of the mini-batch, by name, in the layout of these rows.
     Raises EngineError if terms have another shape than `response_mask` or [b], are not 0 outside `response_mask` or not finite (naming
     the rows), or if real tokens yield a loss without gradient.
     """
@@ -43,11 +50,12 @@ def micro_loss(forward: Any, rows: LossRows, losses: Mapping[str, LossLike], cou
     sums: Sums = {}
     trained = trained_tokens(rows)
     for name, loss in losses.items():
-        summed = _sum_terms(name, loss(forward, rows), rows, _weights(loss, rows, counts), needs_gradient=bool(trained.any()))
+        seen = rows.with_statistics(statistics[name]) if statistics and name in statistics else rows
+        summed = _sum_terms(name, loss(forward, seen), rows, _weights(loss, rows, counts), needs_gradient=bool(trained.any()))
         share = summed / divisor(loss, counts)
         total = share if total is None else total + share
         sums[f"{name}/loss"] = float(summed.detach())
-        for metric, value in getattr(loss, "metrics", _no_metrics)(forward, rows).items():
+        for metric, value in getattr(loss, "metrics", _no_metrics)(forward, seen).items():
             sums[f"{name}/{metric}"] = _masked_sum(value, trained)
     if isinstance(forward, PolicyOutput):
         sums["entropy"] = _masked_sum(forward.measured_entropy(), trained)

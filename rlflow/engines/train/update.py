@@ -1,5 +1,6 @@
 """One mini-batch: one optimizer step, or none at all.
 
+micro-batches ── forward without gradient ──▶ statistics of the mini-batch, of losses that have one
 micro-batches ── forward, loss, backward ──▶ gradients ── failed anywhere? ──▶ SUM over ranks ── finite? ──▶ clip ──▶ AdamW
                                                                 │ every rank raises                  │ every rank raises
 """
@@ -7,7 +8,8 @@ micro-batches ── forward, loss, backward ──▶ gradients ── failed a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +17,12 @@ import torch
 from torch import Tensor
 
 from rlflow.errors import EngineError
+from rlflow.language.loss import has_statistic
 
 from .denominators import Counts
 from .distributed import Ranks
 from .protocol import LossLike, RowsLike
+from .statistics import Measured, Statistics, measured, statistics_of, word
 from .terms import Sums, micro_loss, row_names
 from .view import LossRows
 
@@ -67,14 +71,16 @@ class Updater:
             self._optimizer.zero_grad(set_to_none=True)  # also frees them
 
     def _step(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, lr: float, place: str) -> Step:
-        sums = self._accumulate(minibatch, losses, counts, place)
         if counts["tokens"] == 0:  # no token of any rank is trained: momentum and weight decay must not move the weights either
-            return Step(sums, None)
+            plain = {name: loss for name, loss in losses.items() if not has_statistic(loss)}
+            return Step(self._accumulate(minibatch, plain, counts, None, place) if plain else {}, None)
+        statistics = self._first_pass(minibatch, losses, place)
+        sums = self._accumulate(minibatch, losses, counts, statistics, place)
         self._ranks.sum_gradients(self._parameters, f"the sum of gradients, {place}")
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not math.isfinite(float(norm)):
-            self._tell(self._blame(minibatch, losses, counts), f"the gradient is not finite ({place}); nothing was stepped")
+            self._tell(self._blame(minibatch, losses, counts, statistics), f"the gradient is not finite ({place}); nothing was stepped")
         if self._grad_clip > 0:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._grad_clip, norm)
         for group in self._optimizer.param_groups:
@@ -82,39 +88,71 @@ class Updater:
         self._optimizer.step()
         return Step(sums, float(norm))
 
-    def _accumulate(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, place: str) -> Sums:
-        """Gradients of this rank, and the sums of all ranks; raises on every rank if one failed."""
-        sums: Sums = {}
-        failure: Exception | None = None
-        try:
+    def _first_pass(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], place: str) -> Statistics | None:
+        """What the losses make of the mini-batch over all ranks before its terms; None if none asks. Collective."""
+        asking = {name: loss for name, loss in losses.items() if has_statistic(loss)}
+        if not asking:
+            return None
+        mine: list[Measured] = []
+
+        @torch.no_grad()
+        def work() -> Any:
             for i, rows in enumerate(minibatch):
-                for key, value in self._backward(i, rows, losses, counts).items():
+                with _of_micro_batch(i):
+                    mine.append(measured(*self._seen(rows), asking))
+            return word(mine)
+
+        told = self._together(work, f"the first pass, {place}", place)
+        return statistics_of(asking, mine, told, self._ranks, f"the tokens of the first pass, {place}")
+
+    def _accumulate(
+        self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, statistics: Statistics | None, place: str
+    ) -> Sums:
+        """Gradients of this rank, and the sums of all ranks; raises on every rank if one failed."""
+
+        def work() -> Any:
+            sums: Sums = {}
+            for i, rows in enumerate(minibatch):
+                for key, value in self._backward(i, rows, losses, counts, statistics).items():
                     sums[key] = sums.get(key, 0.0) + value
-        except Exception as error:  # told to the other ranks below, then raised: they must not wait for this one
+            return sums
+
+        told: list[Sums] = self._together(work, f"the losses, {place}", place)
+        return {key: math.fsum(sums.get(key, 0.0) for sums in told) for key in sorted({key for sums in told for key in sums})}
+
+    def _together(self, work: Callable[[], Any], what: str, place: str) -> list[Any]:
+        """The words (JSON) of all ranks; one that fails tells the others, and raises: they must not wait for it."""
+        mine, failure = None, None
+        try:
+            mine = work()
+        except Exception as error:  # told to the other ranks, then raised
             failure = error
-        mine = {"sums": sums, "failure": None if failure is None else str(failure) or repr(failure)}
-        told = self._ranks.exchange(mine, f"the losses, {place}")
+        told = self._ranks.exchange({"word": mine, "failure": None if failure is None else str(failure) or repr(failure)}, what)
         if failure is not None and not isinstance(failure, EngineError):
             raise failure
         self._raise_failures([word["failure"] for word in told], f"training failed ({place}); nothing was stepped")
-        keys = sorted({key for word in told for key in word["sums"]})
-        return {key: math.fsum(word["sums"].get(key, 0.0) for word in told) for key in keys}
+        return [word["word"] for word in told]
 
-    def _backward(self, i: int, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts) -> Sums:
-        try:
-            forward = self._forward(rows)
-            loss, sums = micro_loss(forward, LossRows(rows, forward, self._filled), losses, counts)
-        except EngineError as error:
-            raise EngineError(f"micro-batch {i}: {error}") from error
+    def _seen(self, rows: RowsLike) -> tuple[Any, LossRows]:
+        """The forward of a micro-batch, and its rows as a loss sees them."""
+        forward = self._forward(rows)
+        return forward, LossRows(rows, forward, self._filled)
+
+    def _backward(self, i: int, rows: RowsLike, losses: Mapping[str, LossLike], counts: Counts, statistics: Statistics | None) -> Sums:
+        with _of_micro_batch(i):
+            forward, view = self._seen(rows)
+            loss, sums = micro_loss(forward, view, losses, counts, statistics.of(i, forward, view) if statistics else {})
         if loss.requires_grad:  # without a real token a loss may be a constant; this rank still joins every collective
             loss.backward()  # type: ignore[no-untyped-call]
         return sums
 
-    def _blame(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts) -> str | None:
+    def _blame(
+        self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, statistics: Statistics | None
+    ) -> str | None:
         """The first micro-batch of this rank whose own gradient is not finite: its losses were."""
         for i, rows in enumerate(minibatch):
             self._optimizer.zero_grad(set_to_none=True)
-            self._backward(i, rows, losses, counts)
+            self._backward(i, rows, losses, counts, statistics)
             if not all(bool(p.grad.isfinite().all()) for p in self._parameters if p.grad is not None):
                 return f"micro-batch {i}, among {row_names(rows, ~rows.is_pad.bool())}"
         return None
@@ -127,3 +165,11 @@ class Updater:
         failed = [f"rank {rank}: {failure}" if self._ranks.size > 1 else failure for rank, failure in enumerate(told) if failure]
         if failed:
             raise EngineError(f"{headline}: {'; '.join(failed)}")
+
+
+@contextmanager
+def _of_micro_batch(i: int) -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        raise EngineError(f"micro-batch {i}: {error}") from error

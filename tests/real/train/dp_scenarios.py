@@ -142,14 +142,40 @@ def four_mini_batches(place: Place) -> Any:
     return {**weights(engine), "metrics": metrics}
 
 
-def L5_ranks_with_few_tokens(place: Place) -> Any:
-    def rows_of(*terms: float) -> Rows:
-        mask, values = torch.zeros(1, 8, dtype=torch.bool), torch.zeros(1, 8)
-        mask[0, : len(terms)], values[0, : len(terms)] = True, torch.tensor(terms)
-        return replace(make_rows().take(0), response_mask=mask, advantages=values)
+@dataclass(frozen=True)
+class AboveMean(Given):
+    """The rows' advantages, where they are above their mean over the mini-batch."""
 
+    def first_pass(self, forward: Any, rows: Any) -> dict[str, Tensor]:
+        return {"a": rows.advantages}
+
+    def statistic(self, tokens: Any) -> dict[str, Tensor]:
+        return {"above": tokens["a"] > tokens["a"].mean(), "count": torch.tensor(float(len(tokens["a"])))}
+
+    def __call__(self, forward: Any, rows: Any) -> Tensor:
+        found = rows.statistics()
+        return super().__call__(forward, rows).where(found["above"], 0.0) * found["count"]
+
+
+def statistic_over_ranks(place: Place) -> Any:
+    """A rank has one row of one token, the other two micro-batches; mean (8 + 1 + 3 + 0) / 4 = 3: only 8 is above, 8 * 4 / 4."""
+    engine = place.engine("statistic")
+    part = place.share((given_rows(8.0),), (given_rows(1.0), given_rows(3.0, 0.0)))
+    metrics = engine.train(Objective((part,), (AboveMean(),)))
+    none_here = engine.train(Objective((place.share((given_rows(8.0, 0.0),), ()),), (AboveMean(),)))
+    engine.close()
+    return {"loss": metrics["loss"], "none_here": none_here["loss"]}
+
+
+def given_rows(*terms: float) -> Rows:
+    mask, values = torch.zeros(1, 8, dtype=torch.bool), torch.zeros(1, 8)
+    mask[0, : len(terms)], values[0, : len(terms)] = True, torch.tensor(terms)
+    return replace(make_rows().take(0), response_mask=mask, advantages=values)
+
+
+def L5_ranks_with_few_tokens(place: Place) -> Any:
     engine = place.engine("L5")
-    metrics = engine.train(Objective((place.share((rows_of(3, 3),), (rows_of(*[1] * 8),)),), losses=(Given(),)))
+    metrics = engine.train(Objective((place.share((given_rows(3, 3),), (given_rows(*[1] * 8),)),), losses=(Given(),)))
     engine.close()
     return {"metrics": metrics}
 
@@ -268,7 +294,8 @@ def refusal(call: Callable[[], object]) -> str:
 
 SCENARIOS: tuple[Callable[[Place], Any], ...] = (
     gradient_float64, gradient_float32, gradient_in_another_order, four_mini_batches, L5_ranks_with_few_tokens, L15_masked_rank,
-    trajectories_over_ranks, nan_on_one_rank, broken_on_one_rank, unequal_mini_batches, checkpoint_of_two_ranks, listening,
+    statistic_over_ranks, trajectories_over_ranks, nan_on_one_rank,
+    broken_on_one_rank, unequal_mini_batches, checkpoint_of_two_ranks, listening,
     stuck_rank, dead_rank,
 )  # fmt: skip
 

@@ -81,6 +81,13 @@ def test_L5_ranks_with_few_tokens_are_not_over_weighted(folder: Path) -> None:
     assert of(folder, "L5_ranks_with_few_tokens")[1]["metrics"]["loss"] == pytest.approx(1.4)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_statistic_is_of_the_tokens_of_all_ranks(folder: Path, rank: int) -> None:
+    words = of(folder, "statistic_over_ranks", rank)[1]
+    assert (words["loss"], words["none_here"]) == pytest.approx((8.0, 8.0))
+    assert alone(folder, scenarios.statistic_over_ranks)[1]["loss"] == pytest.approx(8.0)
+
+
 def test_L15_rank_without_a_token_joins_every_collective(folder: Path) -> None:
     two, words = of(folder, "L15_masked_rank")
     one, reference = alone(folder, scenarios.L15_masked_rank)

@@ -28,6 +28,15 @@ class Given:
         return terms
 
 
+@dataclass(frozen=True)
+class Sloped(Given):
+    """The same terms, and the gradient of the log-probs themselves."""
+
+    def __call__(self, forward: Any, rows: Any) -> Tensor:
+        terms: Tensor = torch.where(rows.response_mask, rows.advantages + forward.log_probs - forward.log_probs.detach(), 0.0)
+        return terms
+
+
 def rows_of(*terms: list[float], pads: int = 0) -> Rows:
     """A micro-batch: a row each, its terms on its trained tokens."""
     width = max(map(len, terms))
@@ -50,7 +59,10 @@ def test_L1_token_mean_is_split_invariant(policy_path: Path) -> None:
 
 
 def test_L10_masked_completions_are_not_in_the_denominator(policy_path: Path) -> None:
-    assert loss_of(policy_path, (rows_of([2.0, 2.0], []),)) == pytest.approx(2.0)
+    two = (rows_of([2.0, 2.0], []),)
+    assert loss_of(policy_path, two) == pytest.approx(2.0)
+    assert loss_of(policy_path, two, loss=Given("rows")) == pytest.approx(4.0)
+    assert loss_of(policy_path, (rows_of([2.0, 2.0]), rows_of([], [])), loss=Given("rows")) == pytest.approx(4.0)
 
 
 def test_L12_metric_does_not_depend_on_micro_batches(policy_path: Path) -> None:
@@ -61,8 +73,24 @@ def test_L12_metric_does_not_depend_on_micro_batches(policy_path: Path) -> None:
     assert one == pytest.approx(other, rel=1e-6)
 
 
-def test_rows_denominator_counts_real_rows_also_masked_ones(policy_path: Path) -> None:
-    assert loss_of(policy_path, (rows_of([2.0, 2.0], [1.0], [], pads=3),), loss=Given("rows")) == pytest.approx(5 / 3)
+def test_rows_are_those_with_a_trained_token(policy_path: Path) -> None:
+    assert loss_of(policy_path, (rows_of([2.0, 2.0], [1.0], [], pads=3),), loss=Given("rows")) == pytest.approx(5 / 2)
+
+
+def test_L10_trajectories_and_groups_are_those_with_a_trained_token(policy_path: Path) -> None:
+    rows = replace(rows_of([6.0], [], [], [2.0]), uid=torch.tensor([0, 0, 1, 2]), traj_uid=torch.tensor([0, 1, 0, 0]))
+    assert loss_of(policy_path, (rows,), loss=Given("trajectories")) == pytest.approx(8 / 2)
+    assert loss_of(policy_path, (rows,), loss=Given("groups")) == pytest.approx(8 / 2)
+
+
+@pytest.mark.parametrize(("generated", "accumulated"), [(4, 2), (8, 32)])
+def test_L8_tokens_are_counted_where_they_are_accumulated(policy_path: Path, generated: int, accumulated: int) -> None:
+    """Micro-batches a generation, and an optimizer step: counted over the former and summed over the latter, the scale was 0.5 and 4."""
+    micro = rows_of([1.0, 1.0, 1.0])
+    alone = TorchEngine(policy_path, dtype="float64").train(Objective((Sloped(),), ((micro,),)))
+    steps = max(generated // accumulated, 1)
+    metrics = TorchEngine(policy_path, dtype="float64", lr=0.0).train(Objective((Sloped(),), ((micro,) * accumulated,) * steps))
+    assert (metrics["loss"], metrics["grad_norm_max"] / alone["grad_norm"], metrics["steps"]) == pytest.approx((1.0, 1.0, steps))
 
 
 def test_constant_denominator(policy_path: Path) -> None:

@@ -56,7 +56,7 @@ def loss_of(path: Path, loss: Any, *parts: tuple[Rows, ...]) -> float:
 
 @pytest.mark.parametrize(
     ("by", "of_tokens", "of_rows", "of_ten"),
-    [("row", 30 / 7, 30 / 5, 3.0), ("trajectory", 25 / 5, 25 / 3, 2.5), ("group", 16.5 / 3, 16.5 / 2, 1.65)],
+    [("row", 30 / 7, 30 / 4, 3.0), ("trajectory", 25 / 5, 25 / 3, 2.5), ("group", 16.5 / 3, 16.5 / 2, 1.65)],
 )
 def test_the_weighed_mean(policy_path: Path, by: str, of_tokens: float, of_rows: float, of_ten: float) -> None:
     assert loss_of(policy_path, Weighed("tokens", row_weight=by)) == pytest.approx(of_tokens)

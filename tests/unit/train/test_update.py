@@ -200,7 +200,7 @@ def test_D13_masked_row_is_real_and_reports_metrics(policy_path: Path) -> None:
     rows = make_rows(LENGTHS)
     masked = replace(rows, response_mask=torch.zeros_like(rows.response_mask))
     metrics = TorchEngine(policy_path).train(objective(masked))
-    assert (metrics["rows"], metrics["tokens"]) == (4.0, 0.0)
+    assert (metrics["rows"], metrics["tokens"], metrics["steps"]) == (0.0, 0.0, 0.0)
     assert metrics["ppo_clip/clip_fraction"] == 0.0
 
 
