@@ -43,7 +43,7 @@ class GraphView:
             if not node.losses and scopes != {"batch"}:
                 raise UsageError(f"`{node.name}` reads {sorted(scopes)} rows; the run time has no operators but training after `shard` yet")
         for node in self.needed:
-            if node.sink and not isinstance(node.params.get("every"), int):
+            if self.evaluates(node) and not isinstance(node.params.get("every"), int):
                 raise UsageError(f"`{node.name}` needs every=N, the number of versions between two of its runs; 0: it never runs")
 
     def _check_bodies(self) -> None:
@@ -216,10 +216,14 @@ class GraphView:
     def syncs_to(self, engine: int) -> list[Node]:
         return [n for n in self.syncs if n.fills == engine]
 
+    def evaluates(self, node: Node) -> bool:
+        """It samples beside the batch, every so many versions. A sink that reads the rows of the batch runs with it."""
+        return node.sink and not any((rows := self.facts.rows_of(use.field)) and rows.scope == "batch" for use in node.uses)
+
     @cached_property
     def sinks(self) -> list[Node]:
         """The evaluations that are run: not those with every=0."""
-        return [n for n in self.needed if n.sink and n.params.get("every") != 0]
+        return [n for n in self.needed if self.evaluates(n) and n.params.get("every") != 0]
 
     def sinks_due(self, dues: Sequence[int], *, at_the_end: bool) -> list[Node]:
         """The evaluations that are due by these versions; at the end of a run all are."""
@@ -229,7 +233,7 @@ class GraphView:
     def batch(self) -> list[Node]:
         """What runs once a batch and is more than an index: scoring, rewards, advantages, training; in order."""
         early = {n.id for n in (*self.stream, *self.hops, *self.loads, *self.syncs, *self.datasets, self.form)}
-        return [n for n in self.needed if n.id not in early and n.index is None and not n.sink]
+        return [n for n in self.needed if n.id not in early and n.index is None and not self.evaluates(n)]
 
     @cached_property
     def index(self) -> dict[int, Node]:

@@ -161,7 +161,7 @@ def schedule(view: GraphView, options: Options) -> Config:
 
 
 def _why_none_is_best(view: GraphView) -> str:
-    never = next((node for node in view.needed if node.sink), None)  # it is called, and told to do nothing
+    never = next((node for node in view.needed if view.evaluates(node)), None)  # it is called, and told to do nothing
     if never is None:
         return "nothing is evaluated in this pipeline, so no checkpoint is the best; leave it out, or call evaluate"
     flag = "--eval-every " if "eval_every" in view.graph.parameters else "every="
