@@ -38,10 +38,11 @@ from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.trainers import Torch
 from operators.fields import B, ResponseMask, ResponseText, TokenRewards
+from operators.filters import keep_mixed
 from operators.loss import kl_penalty, ppo_clip
 from operators.records import KlRows, ModelRows, PolicyForward, PpoRows, Sample
 from operators.reward import integer_match, shape_rewards
-from operators.rows import keep_mixed, micro_pack, pad, rebalance, shard
+from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
 from rlflow import Feedback, Loss, Record, RowsT, Tensor, f32, operator, pipeline, roles
 

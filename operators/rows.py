@@ -1,7 +1,5 @@
 """Row operators: any record in, the same record on other rows out. In the order in which they stand:
 
-    keep_mixed     before form_batch: a group whose answers score all alike is dropped, and refilled
-    keep_ended     before form_batch: trajectories that a bound cut off are taken out of their group
     pad            so many rows that they divide by dp x mini-batches
     rebalance      the same rows, reordered: contiguous slices weigh the same
     shard          the contiguous slices of one data-parallel rank, one a mini-batch
@@ -23,54 +21,11 @@ from rlflow.data import tensors
 from rlflow.data.rowplan import pack_index, pad_index, rebalance_index, shard_index
 from rlflow.errors import DataError
 
-from .fields import IsTruncated, RankCount, TokenCount, TokenScores, TrajUid, Uid
+from .fields import RankCount, TokenCount
 
 if TYPE_CHECKING:
     from rlflow.data.dtypes import Array
     from rlflow.data.tensors import Fields
-
-
-@operator(per="group", rows="filter", least_group=2)
-def keep_mixed(rows: RowsT, token_level_scores: TokenScores, uid: Uid, *, tolerance: float = 1e-6) -> RowsT:
-    """Rows of those groups whose raw scores differ by more than `tolerance`: where all are alike, every advantage is zero.
-
-    token_level_scores f32[B, R], uid i64[B]. Reads what the verifier said, not what shaping made of it: a length penalty would keep a group
-    whose answers are all right. Dynamic sampling of DAPO (Yu et al. 2025, section 3.2); stands before form_batch, which refills.
-    Raises DataError for a score that is not finite.
-
-    Example: uid [1, 1, 2, 2] with scores [1, 1, 0, 1] keeps rows 2 and 3.
-    """
-    import torch
-
-    score = token_level_scores.sum(-1)
-    if not bool(score.isfinite().all()):
-        row = int((~score.isfinite()).nonzero()[0])
-        raise DataError(f"row {row} (uid {int(uid[row])}) has the score {float(score[row])}: drop it where it is judged")
-    groups, member = uid.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    lowest = score.new_full(groups.shape, torch.inf).scatter_reduce(0, member, score, "amin")
-    highest = score.new_full(groups.shape, -torch.inf).scatter_reduce(0, member, score, "amax")
-    return _take(rows, (highest - lowest > tolerance)[member].nonzero()[:, 0].cpu().numpy())
-
-
-@operator(per="group", rows="filter", least_kept=2)
-def keep_ended(rows: RowsT, is_truncated: IsTruncated, uid: Uid, traj_uid: TrajUid) -> RowsT:
-    """Rows of those trajectories that ended by themselves; where fewer than two of a group did, the group is dropped.
-
-    is_truncated flag[B], uid i64[B], traj_uid i64[B]. One that a bound ended (the tokens of its last turn, the context, the turns of its
-    episode) has the score of an unfinished answer. A trajectory of several leaves goes with any of them.
-    After Overlong Filtering of DAPO (Yu et al. 2025, section 3.4), which masks such answers. Stands before form_batch and before the
-    estimator, whose baseline is then over what is left.
-
-    Example: uid [1, 1, 1, 2, 2] with is_truncated [1, 0, 0, 1, 0] keeps rows 1 and 2.
-    """
-    import torch
-
-    cut = is_truncated.long()
-    trajectories, whose = torch.stack([uid, traj_uid], 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
-    ended = cut.new_zeros(len(trajectories)).scatter_reduce(0, whose, cut, "amax") == 0
-    of_group, group = trajectories[:, 0].unique(return_inverse=True)
-    count = cut.new_zeros(len(of_group)).scatter_add(0, group, ended.long())
-    return _take(rows, (ended & (count[group] >= 2))[whose].nonzero()[:, 0].cpu().numpy())
 
 
 @operator(per="batch", rows="pad", index=pad_index)
@@ -84,7 +39,7 @@ def pad(rows: RowsT, *, multiple: int) -> RowsT:
     Example: 6 rows, multiple=4 -> 8 rows, the last two with is_pad True.
     """
     fields = _fields(rows)
-    return _take(rows, pad_index(tensors.rows_of(fields), multiple=multiple))
+    return take(rows, pad_index(tensors.rows_of(fields), multiple=multiple))
 
 
 @operator(per="batch", rows="permute", index=rebalance_index)
@@ -101,7 +56,7 @@ def rebalance(rows: RowsT, *, pieces: RankCount, mini_batches: int = 1) -> RowsT
     if mini_batches > 1 and "uid" not in fields:
         raise DataError(f"{type(rows).__name__} has no uid: groups decide who is in which of {mini_batches} mini-batches")
     lengths, is_pad, uid = tensors.lengths(fields), tensors.is_pad(fields), tensors.groups(fields)
-    return _take(rows, rebalance_index(lengths, is_pad, uid, pieces=pieces, mini_batches=mini_batches))
+    return take(rows, rebalance_index(lengths, is_pad, uid, pieces=pieces, mini_batches=mini_batches))
 
 
 @operator(per="batch", rows="shard", index=shard_index)
@@ -114,7 +69,7 @@ def shard(rows: RowsT, *, on: Worker, mini_batches: int = 1) -> RowsT:
     fields, site = _fields(rows), getattr(on, "site", None)
     rank, lengths = 0 if site is None else site.rank, tensors.lengths(fields)
     cells = shard_index(len(lengths), dp=on.dp_size, mini_batches=mini_batches)
-    taken = _take(rows, np.concatenate(cells[rank]))
+    taken = take(rows, np.concatenate(cells[rank]))
     object.__setattr__(taken, "_cut", _Cut(rank, [[lengths[cell] for cell in minis] for minis in cells]))
     return taken
 
@@ -130,7 +85,7 @@ def micro_pack(rows: RowsT, *, max_tokens: TokenCount) -> Micro[RowsT]:
     cut: _Cut = getattr(rows, "_cut", None) or _Cut(0, [[tensors.lengths(_fields(rows))]])
     packed, start, parts = pack_index(cut.lengths, max_tokens=max_tokens)[cut.rank], 0, []
     for lengths, micros in zip(cut.lengths[cut.rank], packed, strict=True):
-        parts.append(tuple(_take(rows, start + micro) for micro in micros))
+        parts.append(tuple(take(rows, start + micro) for micro in micros))
         start += len(lengths)
     return Micro(rows=rows, parts=tuple(parts))
 
@@ -150,7 +105,7 @@ def _fields(rows: Record) -> Fields:
     return {name: value for name, value in vars(rows).items() if isinstance(value, torch.Tensor | list)}
 
 
-def _take(rows: RowsT, index: Array) -> RowsT:
+def take(rows: RowsT, index: Array) -> RowsT:
     """The same record on other rows; -1 - i makes pad row i."""
     out = object.__new__(type(rows))
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]

@@ -315,11 +315,12 @@ from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.environment import HigherLower
+from operators.filters import keep_mixed
 from operators.loss import entropy_bonus, kl_penalty, ppo_clip, value_clip
 from operators.mismatch import anchor_on_rollout, truncated_importance
 from operators.records import KlRows, ModelRows, PpoRows, Sample, ValueRows
 from operators.reward import exact_match, integer_match, length_penalty, number_match, shape_rewards
-from operators.rows import keep_mixed, micro_pack, pad, rebalance, shard
+from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
 from operators.trainers import Torch, TorchCritic
 from rlflow import Feedback, absent, pipeline

@@ -18,10 +18,11 @@ from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.trainers import Torch
 from operators.fields import Advantages, AttentionMask, InputIds, IsPad, PositionIds, ResponseMask, TokenScores, Uid
+from operators.filters import keep_mixed
 from operators.loss import entropy_bonus, ppo_clip
 from operators.records import ModelRows, PpoRows
 from operators.reward import integer_match, shape_rewards
-from operators.rows import keep_mixed, micro_pack, pad, rebalance, shard
+from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
 from rlflow import Feedback, Record, RowsT, operator, pipeline
 

@@ -23,11 +23,12 @@ from operators.engines import Embedded
 from operators.fields import (
     Advantages, InputIds, IsPad, PositionIds, ResponseMask, Returns, RolloutLogProbs, TokenRewards, TrajUid, Uid,
 )
+from operators.filters import keep_ended
 from operators.loss import entropy_bonus, ppo_clip
 from operators.mismatch import anchor_on_rollout
 from operators.records import ModelRows, PpoRows
 from operators.reward import integer_match, shape_rewards
-from operators.rows import keep_ended, micro_pack, pad, rebalance, shard
+from operators.rows import micro_pack, pad, rebalance, shard
 from operators.sync import sync
 from operators.trainers import Torch
 from rlflow import Feedback, Record, RowsT, operator, pipeline

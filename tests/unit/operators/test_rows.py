@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.fields import Answer, AttentionMask, InputIds, IsPad, PositionIds, ResponseMask, TrajUid, Uid
-from operators.rows import keep_ended, keep_mixed, micro_pack, pad, rebalance, shard
+from operators.rows import micro_pack, pad, rebalance, shard
 from rlflow import Record, Worker
 from rlflow.data.batch import Block
 from rlflow.data.column import Column
@@ -200,70 +200,3 @@ def test_tensors_and_the_plan_give_the_same_micro_batches(lengths: list[int], dp
             assert mine.input_ids.tolist() == fetched.padded("input_ids", max(width, 2))[:, :width].tolist()
             assert mine.uid.tolist() == fetched["uid"].to_list()
             assert mine.answer == fetched["answer"].to_list()
-
-
-# --- keep_mixed -----------------------------------------------------------------------------------------------------------------------
-def scores(values: list[float]) -> torch.Tensor:
-    """[B, 2], the score at the last position."""
-    return torch.tensor([[0.0, value] for value in values])
-
-
-def kept(values: list[float], group: int = 2) -> list[int]:
-    rows = record(block([3] * len(values), group))
-    return names(keep_mixed(rows, scores(values), rows.uid))
-
-
-def test_groups_whose_scores_are_all_alike_are_dropped_whole() -> None:
-    assert kept([1, 1, 0, 1, 0, 0, 1, 0]) == [2, 3, 6, 7]
-
-
-def test_groups_need_not_stand_together() -> None:
-    rows = record(block([3] * 4))
-    assert names(keep_mixed(rows, scores([1, 0, 1, 1]), torch.tensor([7, 8, 7, 8]))) == [1, 3]
-
-
-def test_G2_rounding_is_no_difference() -> None:
-    assert kept([0.9, 0.9, 0.9 + 6e-8], group=3) == []
-
-
-def test_a_group_of_one_is_dropped() -> None:
-    assert kept([1.0], group=1) == []
-
-
-def test_a_score_that_is_no_number_names_its_row() -> None:
-    with pytest.raises(DataError, match=r"row 1 \(uid 10\) has the score nan: drop it where it is judged"):
-        kept([1.0, float("nan")])
-
-
-def test_a_field_that_the_plan_dropped_is_not_asked_for() -> None:
-    rows = object.__new__(Rows)
-    object.__setattr__(rows, "uid", torch.tensor([1, 1, 2, 2]))
-    object.__setattr__(rows, "answer", ["a", "b", "c", "d"])
-    out = keep_mixed(rows, scores([0, 0, 0, 1]), rows.uid)
-    assert vars(out).keys() == {"uid", "answer"}
-    assert out.answer == ["c", "d"]
-
-
-# --- keep_ended -----------------------------------------------------------------------------------------------------------------------
-def ended(*rows: tuple[int, int, bool]) -> list[int]:
-    """The rows that are kept of (uid, traj_uid, whether it was cut off); their tokens say which they are."""
-    uid, traj_uid, is_truncated = (torch.tensor(column) for column in zip(*rows, strict=True))
-    one = torch.arange(len(rows))
-    given = Rows(
-        input_ids=one[:, None].expand(-1, 5), attention_mask=torch.ones(len(rows), 5, dtype=torch.bool),
-        response_mask=torch.ones(len(rows), 4, dtype=torch.bool), uid=uid, traj_uid=traj_uid,
-        is_pad=torch.zeros(len(rows), dtype=torch.bool), answer=[str(i) for i in one.tolist()],
-    )  # fmt: skip
-    return keep_ended(given, is_truncated, uid, traj_uid).input_ids[:, 0].tolist()  # type: ignore[no-any-return]
-
-
-def test_answers_that_were_cut_off_are_taken_out_of_their_group() -> None:
-    assert ended((1, 0, True), (1, 1, False), (1, 2, False), (1, 3, True)) == [1, 2]
-
-
-def test_a_group_of_which_one_answer_ended_is_dropped() -> None:
-    assert ended((1, 0, True), (1, 1, False), (2, 0, False), (2, 1, False)) == [2, 3]
-
-
-def test_a_trajectory_goes_with_any_of_its_leaves() -> None:
-    assert ended((1, 0, True), (1, 0, False), (1, 1, False), (1, 2, False), (1, 2, False)) == [2, 3, 4]

@@ -12,10 +12,11 @@ from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.fields import Advantages, RolloutLogProbs, TokenScores
+from operators.filters import keep_mixed
 from operators.loss import ppo_clip
 from operators.records import ModelRows, PpoRows, Sample
 from operators.reward import integer_match, shape_rewards
-from operators.rows import keep_mixed, micro_pack, pad, shard
+from operators.rows import micro_pack, pad, shard
 from operators.sync import sync
 from operators.trainers import Torch
 from pipelines.grpo import grpo

@@ -1,0 +1,94 @@
+"""From rewards to rewards: what is trained on costs something, what was judged stays as it was. Chain them in any order.
+
+    token_level_scores ──shape_rewards──▶ token_level_rewards ──overlong_penalty──▶ ──kl_in_reward──▶ token_level_rewards ──▶ estimator
+
+    overlong_penalty   at the last trained token: 0 up to limit - buffer, then down to -penalty at the limit
+    kl_in_reward       at every trained token: minus beta times its divergence from a reference
+
+Both take shaped rewards and never raw ones: filters and metrics go on reading what the verifier said. Nothing is written outside the
+mask, and what stands there is not read (NaN there is harmless). More rewards by length are in lengths.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from rlflow import Tensor, operator
+from rlflow.errors import DataError, UsageError
+from rlflow.measure import note, note_mean
+
+from .fields import LogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
+from .reward import last_token
+
+__all__ = ["kl_in_reward", "overlong_penalty"]
+
+Estimator: TypeAlias = Literal["k1", "abs", "k2", "k3"]
+
+LOG_RATIO_LIMIT = 20.0  # as in the losses: beyond it a ratio is only large
+
+
+@operator(per="row")
+def overlong_penalty(
+    token_level_rewards: TokenRewards, response_mask: ResponseMask, *, limit: TokenCount, buffer: TokenCount, penalty: float = 1.0
+) -> TokenRewards:
+    """Take up to `penalty` off an answer that comes near the limit: so that length is unlearnt before it is cut off.
+
+        |y| <= limit - buffer            0
+        |y| <= limit                     penalty · (limit - buffer - |y|) / buffer
+        else                             -penalty
+
+    f32[B, R] and flag[B, R]; |y| is the number of trained tokens. The Soft Overlong Punishment of DAPO (Yu et al. 2025, arXiv:2503.14476,
+    eq. 13), with L_max = limit and L_cache = buffer. Notes `overlong_rows`. Raises UsageError unless 0 < buffer <= limit.
+
+        limit=10, buffer=4: of 6, 8, 10, 12 trained tokens 0, -0.5, -1, -1
+    """
+    if not 0 < buffer <= limit:
+        raise UsageError(f"overlong_penalty(limit={limit}, buffer={buffer}): the buffer is the last part of the limit, 0 < buffer <= limit")
+    length = response_mask.bool().sum(-1)
+    share = ((length - (limit - buffer)) / buffer).clamp(0, 1)
+    note("overlong_rows", float((share > 0).sum()))
+    return token_level_rewards - last_token(response_mask).to(token_level_rewards.dtype) * (penalty * share)[:, None]
+
+
+@operator(per="row")
+def kl_in_reward(
+    token_level_rewards: TokenRewards,
+    log_probs: LogProbs,
+    ref_log_probs: RefLogProbs,
+    response_mask: ResponseMask,
+    *,
+    beta: float,
+    estimator: Estimator = "k1",
+) -> TokenRewards:
+    """r_t - beta · k_t at every trained token: k_t estimates the divergence of the policy that sampled from a reference.
+
+    All f32[B, R], response_mask flag[B, R]. log_probs: of the policy before the update (old_log_probs), or of the rollout.
+    With d = log π(y_t) - log π_ref(y_t):
+    k1   d, whose mean is KL(π ‖ π_ref); may be negative         abs  |d|
+    k2   d² / 2                                                  k3   e^-d - 1 + d, never negative, its mean is the same KL
+    Ziegler et al. 2019 (arXiv:1909.08593), eq. 2; Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, with k1. k2, k3: Schulman 2020.
+    d is bounded by ±20 inside the exponential. Notes the mean of k_t over trained tokens, `kl`. It is a reward, so no gradient flows
+    through it; a penalty in the loss is `kl_penalty`. Raises DataError naming the row for log-probs that are not finite.
+
+        mask 1, 0, 1, rewards 0, 0, 1, d = 0.2, 9, -0.1, beta=0.5: rewards -0.1, 0, 1.05, whose sum is the return 0.95
+    """
+    mask = response_mask.bool()
+    divergence = _divergence((log_probs - ref_log_probs).where(mask, 0.0), estimator)
+    bad = (~divergence.isfinite()).any(-1).nonzero().flatten()
+    if bad.numel():
+        raise DataError(f"the log-probs of row {int(bad[0])} hold NaN or infinity inside the response mask ({bad.numel()} such rows)")
+    note_mean("kl", float(divergence.sum()), rows=int(mask.sum()))
+    return token_level_rewards.where(mask, 0.0) - beta * divergence
+
+
+def _divergence(d: Tensor, estimator: Estimator) -> Tensor:
+    """0 where d is 0, so also outside the mask."""
+    if estimator == "k1":
+        return d
+    if estimator == "abs":
+        return d.abs()
+    if estimator == "k2":
+        return d**2 / 2
+    if estimator == "k3":
+        return (-d).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() + d
+    raise UsageError(f"kl_in_reward(estimator={estimator!r}): it is one of k1, abs, k2, k3")
