@@ -101,6 +101,19 @@ class Tokens:
             out[self.mask] = values
         return self._as_given(out)
 
+    def spread(self, of_rows: Array) -> Any:
+        """`write(each(of_rows))`, without a temporary of all tokens."""
+        values = of_rows.astype(np.float32)
+        if self.total == self.mask.size:
+            return self._as_given(self.each(values).reshape(self.mask.shape))
+        out = np.zeros(self.mask.shape, np.float32)
+        if self.offsets is not None:
+            out[self.mask] = self.each(values)
+        else:
+            for rows, _ in self.blocks():
+                out[rows][self.mask[rows]] = np.repeat(values[rows], self.counts[rows])
+        return self._as_given(out)
+
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """(rows, their trained tokens), whole rows at a time, about BLOCK tokens each (a longer row alone)."""
         cuts = np.unique(np.searchsorted(self.starts, np.arange(0, self.total, BLOCK)))

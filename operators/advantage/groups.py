@@ -82,8 +82,8 @@ class Groups:
 
     def advantage(self, of_rows: Array) -> Advantage:
         """What is known of each row, on its trained tokens; exactly 0 where there is nothing to compare."""
-        x = self.tokens.each(np.where(self.comparable(), of_rows, 0.0).astype(np.float32))
-        return Advantage(advantages=self.tokens.write(x), returns=self.tokens.write(x))
+        of_rows = np.where(self.comparable(), of_rows, 0.0)
+        return Advantage(advantages=self.tokens.spread(of_rows), returns=self.tokens.spread(of_rows))
 
 
 EXTREMES = ((np.inf, np.minimum), (-np.inf, np.maximum))
