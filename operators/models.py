@@ -1,6 +1,7 @@
 """Which weights a worker starts from: `model="tiny"` or a checkpoint folder in Hugging Face format.
 
 tiny           made at first use in the run's folder, seeded by the run: a one-layer Llama over single characters
+taught:DATA    the tiny one of that run, taught the answers of a data set (taught.py): a teacher for distillation
 PATH           config.json, model.safetensors, tokenizer.json: one that a run saved, or one of yours
 """
 
@@ -16,13 +17,16 @@ from rlflow.errors import UsageError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TINY = "tiny"
+TINY, TAUGHT = "tiny", "taught:"
 TINY_CONTEXT = 512  # tokens of a prompt and what follows
 TINY_ALPHABET = "\n 0123456789abcdefghijklmnopqrstuvwxyz,.?!:=+-()"
 
 
 def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "policy") -> Path:
-    """The checkpoint folder of `model`; the tiny one is made if it is not there yet. Raises UsageError for a folder that is none."""
+    """The checkpoint folder of `model`; the tiny one, or a taught one, is made if it is not there yet.
+
+    Raises UsageError for a folder that is none, DataError for data that cannot be taught.
+    """
     if model == TINY:
         from rlflow.engines.tiny import make_tiny_model
 
@@ -35,6 +39,11 @@ def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "po
             max_position_embeddings=TINY_CONTEXT,
             kind=kind,
         )
+    if model.startswith(TAUGHT) and kind == "policy":
+        from .taught import taught_model
+
+        data = model.removeprefix(TAUGHT)
+        return taught_model(site.run_dir / "model" / f"taught-{Path(data).stem}", model_folder(TINY, site), data, site.seed)
     return checkpoint_folder(model)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlflow import Devices, Frozen, Move, Next, Objective, Site, State, Weights, Worker, dims, operator
-from rlflow.errors import EngineError
+from rlflow.errors import EngineError, UsageError
 
 from .fields import (
     AttentionMask,
@@ -27,7 +27,7 @@ from .fields import (
     TokenCount,
     Values,
 )
-from .models import TINY, model_folder
+from .models import TINY, model_folder, tokenizer_of
 from .records import CriticForward, ModelRows, PolicyForward
 
 if TYPE_CHECKING:
@@ -152,7 +152,34 @@ class Torch(_Trainer):
 
 
 class TorchTeacher(_Trainer):
-    """A frozen model whose log-probs are learned from (distillation); never trained, so its optimizer stays empty."""
+    """A frozen model whose log-probs are learned from (distillation); never trained, so its optimizer stays empty.
+
+    learner: the model that learns from it, and must have its tokens; "" where that is not checked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str = TINY,
+        learner: str = "",
+        dp: RankCount = 1,
+        temperature: float = 1.0,
+        max_tokens: TokenCount = 16_384,
+        threads: int = 1,
+        on: Devices | None = None,
+    ) -> None:
+        super().__init__(name, model=model, dp=dp, temperature=temperature, max_tokens=max_tokens, threads=threads, on=on)
+        self.learner = learner
+
+    def open(self, site: Site) -> None:
+        folder = model_folder(self.model, site)
+        if self.learner and tokenizer_of(str(folder)).get_vocab() != tokenizer_of(self.learner).get_vocab():
+            raise UsageError(
+                f"`{self.name}` ({self.model}) has other tokens than {self.learner!r}, which is to learn from it: "
+                "log-probs of one token would be those of another; give a teacher with the same tokenizer"
+            )
+        super().open(site)
 
     @operator(per="run")
     def load(self) -> Frozen[Teacher]:

@@ -18,7 +18,7 @@ from operators.records import ModelRows, PpoRows, Sample
 from operators.reward import RewardFn, integer_match
 from operators.rows import micro_pack, pad, rebalance, shard
 from operators.trainers import Torch
-from rlflow import Feedback, Micro, RowsT, Worker
+from rlflow import Feedback, Micro, RowsT, Stale, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class Options:
     eval_temperature: Annotated[float, "of held-out answers; 0: greedy"] = 0.0
 
 
-def workers(options: Options, max_lag: int = 0) -> tuple[Torch, Embedded, Feedback[Policy]]:
+def workers(options: Options, *, max_lag: int = 0, stale: Stale = "wait") -> tuple[Torch, Embedded, Feedback[Policy]]:
     """The actor, the engine, and the policy that goes round between them."""
     actor = Torch("actor", model=options.model, dp=options.dp, lr=options.lr)
     engine = Embedded("engine", model=options.model, max_new_tokens=options.max_new_tokens, replicas=options.engines)
-    return actor, engine, Feedback("policy", init=actor.load(), max_lag=max_lag)
+    return actor, engine, Feedback("policy", init=actor.load(), max_lag=max_lag, stale=stale)
 
 
 class TrainRows(ModelRows, PpoRows):
