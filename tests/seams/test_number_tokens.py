@@ -165,7 +165,7 @@ def test_G7_turns_of_an_assistant_in_the_prompt_are_the_prompt(tmp_path: Path) -
     loop = TurnLoop(
         says_six, tokenizer, lambda row: str(tokenizer.decode(list(row))), Rules(environment=None), max_new_tokens=4, context=None
     )
-    batch = sample_of([loop.play(prompt, "", seed=0, place="") for prompt in asked.prompt_ids], asked, version=0)
+    batch = sample_of([loop.play(prompt.tolist(), "", seed=0, place="") for prompt in asked.prompt_ids], asked, version=0)
     prompt = len(ids(dialogues[0]))
     assert batch.response_mask.int().tolist() == [[0] * (prompt - 1) + [1]] * 4
     assert batch.responses[batch.response_mask].tolist() == ids("6") * 4

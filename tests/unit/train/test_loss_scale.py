@@ -58,6 +58,12 @@ def test_L1_token_mean_is_split_invariant(policy_path: Path) -> None:
     assert loss_of(policy_path, (rows_of([4.0], [1.0] * 9),)) == pytest.approx(1.3)
 
 
+def test_L3_eight_micro_batches_of_one_row_are_no_eightfold_loss(policy_path: Path) -> None:
+    """A loss that was handed no count of the batch divided by its own rows: at a micro-batch size of 1 it was 8 times as large."""
+    assert loss_of(policy_path, tuple(rows_of([2.0]) for _ in range(8))) == pytest.approx(2.0)
+    assert loss_of(policy_path, (rows_of(*[[2.0]] * 8),)) == pytest.approx(2.0)
+
+
 def test_L10_masked_completions_are_not_in_the_denominator(policy_path: Path) -> None:
     two = (rows_of([2.0, 2.0], []),)
     assert loss_of(policy_path, two) == pytest.approx(2.0)
