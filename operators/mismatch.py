@@ -30,6 +30,7 @@ from rlflow.errors import DataError, UsageError
 from rlflow.measure import note
 
 from .fields import Advantages, OldLogProbs, ResponseMask, RolloutLogProbs
+from .loss.terms import LOG_RATIO_LIMIT
 
 __all__ = [
     "anchor_on_rollout",
@@ -44,8 +45,6 @@ Level: TypeAlias = Literal["token", "sequence", "geometric"]
 Outside: TypeAlias = Literal["truncate", "zero"]
 Divergence: TypeAlias = Literal["ratio", "k2", "k3"]
 Over: TypeAlias = Literal["sum", "mean", "max"]
-
-LOG_RATIO_LIMIT = 20.0  # as in the losses: beyond it a ratio is only large
 
 
 # --- weights --------------------------------------------------------------------------------------------------------------------------

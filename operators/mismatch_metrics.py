@@ -19,7 +19,8 @@ from rlflow import Current, Tensor, operator
 from rlflow.measure import note
 
 from .fields import OldLogProbs, Policy, ResponseMask, RolloutLogProbs, TokenVersions
-from .mismatch import LOG_RATIO_LIMIT, log_ratio
+from .loss.terms import LOG_RATIO_LIMIT
+from .mismatch import log_ratio
 
 __all__ = ["mismatch_metrics"]
 

@@ -11,20 +11,15 @@ mask, and what stands there is not read (NaN there is harmless). More rewards by
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
-from rlflow import Tensor, operator
+from rlflow import operator
 from rlflow.errors import DataError, UsageError
 from rlflow.measure import note, note_mean
 
 from .fields import LogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
+from .loss.kl import KlEstimator, kl_estimate, refuse_estimator
 from .reward import last_token
 
 __all__ = ["kl_in_reward", "overlong_penalty"]
-
-Estimator: TypeAlias = Literal["k1", "abs", "k2", "k3"]
-
-LOG_RATIO_LIMIT = 20.0  # as in the losses: beyond it a ratio is only large
 
 
 @operator(per="row")
@@ -58,37 +53,23 @@ def kl_in_reward(
     response_mask: ResponseMask,
     *,
     beta: float,
-    estimator: Estimator = "k1",
+    estimator: KlEstimator = "k1",
 ) -> TokenRewards:
     """r_t - beta · k_t at every trained token: k_t estimates the divergence of the policy that sampled from a reference.
 
     All f32[B, R], response_mask flag[B, R]. log_probs: of the policy before the update (old_log_probs), or of the rollout.
-    With d = log π(y_t) - log π_ref(y_t):
-    k1   d, whose mean is KL(π ‖ π_ref); may be negative         abs  |d|
-    k2   d² / 2                                                  k3   e^-d - 1 + d, never negative, its mean is the same KL
-    Ziegler et al. 2019 (arXiv:1909.08593), eq. 2; Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, with k1. k2, k3: Schulman 2020.
-    d is bounded by ±20 inside the exponential. Notes the mean of k_t over trained tokens, `kl`. It is a reward, so no gradient flows
-    through it; a penalty in the loss is `kl_penalty`. Raises DataError naming the row for log-probs that are not finite.
+    estimator: k1 | abs | k2 | k3 of loss/kl.py. With k1 (log π - log π_ref) a token may be paid for what it took back.
+    Ziegler et al. 2019 (arXiv:1909.08593), eq. 2; Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, with k1.
+    Notes the mean of k_t over trained tokens, `kl`. It is a reward, so no gradient flows through it; a penalty in the loss is `kl_penalty`.
+    Raises UsageError for an estimator that there is not, DataError naming the row for log-probs that are not finite.
 
-        mask 1, 0, 1, rewards 0, 0, 1, d = 0.2, 9, -0.1, beta=0.5: rewards -0.1, 0, 1.05, whose sum is the return 0.95
+        mask 1, 0, 1, rewards 0, 0, 1, k1 0.2, 9, -0.1, beta=0.5: rewards -0.1, 0, 1.05, whose sum is the return 0.95
     """
+    refuse_estimator("kl_in_reward", estimator)
     mask = response_mask.bool()
-    divergence = _divergence((log_probs - ref_log_probs).where(mask, 0.0), estimator)
+    divergence = kl_estimate(log_probs, ref_log_probs, mask, estimator, straight_through=False)
     bad = (~divergence.isfinite()).any(-1).nonzero().flatten()
     if bad.numel():
         raise DataError(f"the log-probs of row {int(bad[0])} hold NaN or infinity inside the response mask ({bad.numel()} such rows)")
     note_mean("kl", float(divergence.sum()), rows=int(mask.sum()))
     return token_level_rewards.where(mask, 0.0) - beta * divergence
-
-
-def _divergence(d: Tensor, estimator: Estimator) -> Tensor:
-    """0 where d is 0, so also outside the mask."""
-    if estimator == "k1":
-        return d
-    if estimator == "abs":
-        return d.abs()
-    if estimator == "k2":
-        return d**2 / 2
-    if estimator == "k3":
-        return (-d).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() + d
-    raise UsageError(f"kl_in_reward(estimator={estimator!r}): it is one of k1, abs, k2, k3")
