@@ -119,10 +119,15 @@ class ModelRows(Record):
 
 
 class PolicyForward(Record):
-    """What the policy's training forward yields. entropy: f32[B, R], nats."""
+    """What the policy's training forward yields. entropy: f32[B, R], nats.
+
+    Of a mixture of experts: router_logits, f32[B, R, experts] a layer that has them, and to how many experts a token goes.
+    """
 
     log_probs: LogProbs
     entropy: Tensor
+    router_logits: tuple[Tensor, ...] = ()
+    experts_per_token: int = 0
 
 
 class CriticForward(Record):

@@ -15,6 +15,8 @@
     distill.py      opd             teacher_log_probs                  reverse KL to a teacher, on the policy's own samples
     entropy.py      entropy_bonus   entropy of the forward             inactive at coef = 0
     value.py        value_clip      values (new and old), returns      critic
+    moe.py          load_balancing  router_logits of the forward       experts; inactive at coef = 0
+                    router_z_loss   router_logits of the forward       experts; inactive at coef = 0
     terms.py        what they share: masking, the bound of log-ratios, metrics
 
 The forward gives `log_probs` (of the critic: `values`); all read `response_mask`. A policy loss reads `PpoRows` or a parent of it, so that
@@ -23,8 +25,8 @@ one takes the place of another in one line; the exceptions say what else they re
 **Averages** (`rlflow.Aggregated`): every loss here has the keywords aggregate, constant and row_weight. gspo, gmpo and sapo default to
 "seq-mean-token-mean", topr to "seq-mean-token-sum", the others to "token-mean". The engine divides the sum of the terms by the count of
 `denominator` over the whole mini-batch on all ranks.
-**Cuts.** Micro-batches, ranks, packing and order change none of them; clip_cov and kl_cov make one pass more for a statistic of the whole
-mini-batch.
+**Cuts.** Micro-batches, ranks, packing and order change none of them but load_balancing, which says so (`split_invariant = False`);
+clip_cov and kl_cov make one pass more for a statistic of the whole mini-batch.
 **Masks.** Every input is masked *before* it is used (`terms.inside`), so junk or NaN outside `response_mask` touches neither value nor
 gradient. Log-ratios are bounded by ±20 before exp; beyond, a token has no gradient.
 A loss of yours ends with `self.aggregated(terms, rows)`, or `terms.where(rows.response_mask, 0)`; one that returns `[b]`, a term a row, has
@@ -38,6 +40,7 @@ from .covariance import clip_cov, kl_cov
 from .distill import opd
 from .entropy import entropy_bonus
 from .kl import kl_penalty
+from .moe import load_balancing, router_z_loss
 from .policy import cispo, dppo, dro, gpg, ppo_clip, sapo
 from .sequence import gmpo, gspo, topr
 from .value import value_clip
@@ -53,8 +56,10 @@ __all__ = [
     "gspo",
     "kl_cov",
     "kl_penalty",
+    "load_balancing",
     "opd",
     "ppo_clip",
+    "router_z_loss",
     "sapo",
     "topr",
     "value_clip",

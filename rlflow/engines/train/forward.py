@@ -1,6 +1,7 @@
 """From token ids to what a loss reads, at next-token positions.
 
     input_ids   [b, S] ──▶ model ──▶ logits [b, S, V] ── / temperature ──▶ [:, -R-1:-1] ──▶ log_probs, entropy [b, R]
+                      └──▶ routers of experts [b, S, E] a layer ─────────▶ [:, -R-1:-1] ──▶ router_logits
     input_ids   [b, S] ──▶ critic ─▶ values [b, S] ──────────────────────▶ [:, -R-1:-1] ──▶ values [b, R]
 
 Position t predicts token t + 1: output t meets label `input_ids[:, t + 1]`. With R = S - 1 the slice is positions 0 .. S - 2.
@@ -10,14 +11,23 @@ Padding is on the right, so causality alone hides it from every token: attention
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .protocol import RowsLike
 
-__all__ = ["CriticOutput", "PolicyOutput", "critic_forward", "policy_forward", "predicting", "run_model"]
+__all__ = [
+    "CriticOutput",
+    "ModelOutput",
+    "PolicyOutput",
+    "critic_forward",
+    "experts_per_token",
+    "policy_forward",
+    "predicting",
+    "run_model",
+]
 
 
 def predicting(outputs: Tensor, positions: int) -> Tensor:
@@ -34,10 +44,12 @@ class PolicyOutput:
     """What policy losses read: `log_probs` [b, R] and `entropy` [b, R], both with gradient, in nats.
 
     The entropy is computed when it is first read: a loss that reads it pays for its graph, the others do not.
+    router_logits: [b, R, E] of each layer of experts, with gradient; () of a model without. experts_per_token: how many each token goes to.
     """
 
-    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+    def __init__(self, logits: Tensor, labels: Tensor, router_logits: tuple[Tensor, ...] = (), experts_per_token: int = 0) -> None:
         """logits: float [b, R, V], already divided by the temperature; labels: i64[b, R], the tokens predicted."""
+        self.router_logits, self.experts_per_token = router_logits, experts_per_token
         self._logits = logits
         self._log_normaliser = logits.logsumexp(-1)
         self.log_probs = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - self._log_normaliser
@@ -67,20 +79,39 @@ class CriticOutput:
 def policy_forward(model: Any, rows: RowsLike, *, temperature: float, autocast: torch.dtype | None = None) -> PolicyOutput:
     """Log-probabilities of every token but the first, at `temperature`."""
     positions = rows.input_ids.shape[1] - 1
-    logits = predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast), positions)
-    return PolicyOutput(logits if temperature == 1.0 else logits / temperature, rows.input_ids[:, 1:])
+    output = run_model(model, rows.input_ids, rows.position_ids, autocast=autocast)
+    logits = predicting(output.logits, positions)
+    routers = tuple(predicting(x.reshape(*rows.input_ids.shape, -1), positions) for x in output.router_logits)
+    return PolicyOutput(logits if temperature == 1.0 else logits / temperature, rows.input_ids[:, 1:], routers, experts_per_token(model))
 
 
 def critic_forward(model: Any, rows: RowsLike, *, autocast: torch.dtype | None = None) -> CriticOutput:
     """The value of the state after each token but the last."""
     positions = rows.input_ids.shape[1] - 1
-    return CriticOutput(predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast), positions).squeeze(-1))
+    return CriticOutput(predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast).logits, positions).squeeze(-1))
 
 
-def run_model(model: Any, input_ids: Tensor, position_ids: Tensor, *, autocast: torch.dtype | None = None) -> Tensor:
-    """Logits [b, S, V], at least float32. Dropout is off (the model is in eval mode): a log-probability must not depend on chance."""
+def experts_per_token(model: Any) -> int:
+    """To how many experts each token goes; 0 for a model that is no mixture of experts."""
+    return int(getattr(model.config, "num_experts_per_tok", None) or 0)
+
+
+class ModelOutput(NamedTuple):
+    """logits: [b, S, V]; router_logits: [b · S, E] of each layer of experts, where there is a gradient for them. At least float32."""
+
+    logits: Tensor
+    router_logits: tuple[Tensor, ...]
+
+
+def run_model(model: Any, input_ids: Tensor, position_ids: Tensor, *, autocast: torch.dtype | None = None) -> ModelOutput:
+    """One forward. Dropout is off (the model is in eval mode): a log-probability must not depend on chance."""
     # All ones, not None: without a mask transformers takes jumps of position_ids (the pads) for packed sequences, and builds a mask.
     everything = torch.ones_like(input_ids)
+    routed = {"output_router_logits": True} if torch.is_grad_enabled() and experts_per_token(model) else {}
     with torch.autocast(input_ids.device.type, dtype=autocast, enabled=autocast is not None):
-        logits: Tensor = model(input_ids=input_ids, attention_mask=everything, position_ids=position_ids, use_cache=False).logits
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        output = model(input_ids=input_ids, attention_mask=everything, position_ids=position_ids, use_cache=False, **routed)
+    return ModelOutput(_wide(output.logits), tuple(map(_wide, output.router_logits if routed else ())))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -36,12 +36,17 @@ def load_model(path: Path, *, kind: Kind, dtype: torch.dtype, device: torch.devi
         torch.manual_seed(seed)
         try:
             model, report = auto.from_pretrained(
-                path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, local_files_only=True, **options
+                path, dtype=dtype, output_loading_info=True, local_files_only=True, **_implementations(dtype), **options
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise EngineError(f"the checkpoint {path} cannot be loaded as a {kind}: {error}") from error
     _check_complete(path, kind, report)
     return model.eval().to(device)
+
+
+def _implementations(dtype: torch.dtype) -> dict[str, str]:
+    """Of attention, and of experts where there are any: the grouped product of transformers' default knows no float64."""
+    return {"attn_implementation": "sdpa"} | ({"experts_implementation": "eager"} if dtype == torch.float64 else {})
 
 
 def _check_complete(path: Path, kind: Kind, report: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ OTHERS = {
     "opd": shipped.opd(),
     "entropy_bonus": shipped.entropy_bonus(0.1),
     "value_clip": shipped.value_clip(),
+    "load_balancing": shipped.load_balancing(0.1),
+    "router_z_loss": shipped.router_z_loss(0.1),
 }
 EXAMPLES: dict[str, Any] = {**POLICY, **OTHERS}
 AGGREGATES: Any = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -40,13 +42,16 @@ def inputs(junk: float = 0.0, distance: float = 0.1) -> tuple[Any, Any]:
     """Rows with a tool gap and one that is not trained; `junk` outside the mask. distance: of the two log-probs of a token."""
     fill = lambda inside: [[inside + 0.1 * t if m else junk for t, m in enumerate(row)] for row in MASK]  # noqa: E731
     forward = forward_of(log_probs=fill(-1.0), entropy=fill(1.5), values=fill(0.3))
+    logits = torch.tensor(fill(0.3), dtype=torch.float64).unsqueeze(-1) * torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    forward.router = logits.requires_grad_()
+    forward.router_logits, forward.experts_per_token = (forward.router, forward.router * 2), 2
     others = {name: fill(-1.0 - distance) for name in ("old_log_probs", "rollout_log_probs", "ref_log_probs", "teacher_log_probs")}
     return forward, rows_of(response_mask=MASK, advantages=fill(0.7), values=fill(0.2), returns=fill(0.9), **others)
 
 
 def slopes(forward: Any) -> torch.Tensor:
     """The gradient to whatever the loss reads of the forward."""
-    return next(x.grad for x in (forward.log_probs, forward.entropy, forward.values) if x.grad is not None)  # type: ignore[no-any-return]
+    return next(x.grad for x in (forward.log_probs, forward.entropy, forward.values, forward.router) if x.grad is not None)  # type: ignore[no-any-return]
 
 
 def again(loss: Any, **options: Any) -> Any:
@@ -79,7 +84,7 @@ def test_L17_junk_outside_the_mask_touches_no_shipped_loss(name: str, aggregate:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_L17_nan_inside_the_mask_is_not_hidden(name: str) -> None:
     forward, rows = inputs()
-    for x in (forward.log_probs, forward.entropy, forward.values):
+    for x in (forward.log_probs, forward.entropy, forward.values, *forward.router_logits):
         x.data[0, 1] = NAN
     assert not terms_of(EXAMPLES[name], forward, rows).isfinite().all()
 
