@@ -42,6 +42,7 @@ __all__ = [
     "math_reward",
     "number_match",
     "reasoning_gym_reward",
+    "scores_of",
     "shape_rewards",
     "think_answer",
     "verified",
@@ -141,7 +142,12 @@ def verify(
     if len(response_text) != response_mask.shape[0]:
         raise DataError(f"{len(response_text)} responses but a response_mask of {response_mask.shape[0]} rows; give the same rows of both")
     verdicts = score_texts(verifier, response_text, answer, timeout_s=timeout_s, workers=workers)
-    _report(verifier, response_text, verdicts)
+    return scores_of(name_of(verifier), response_text, verdicts, response_mask)
+
+
+def scores_of(name: str, response_text: Sequence[str], verdicts: Sequence[Verdict], response_mask: Tensor) -> Scores:
+    """Verdicts where the loss looks for them, with their failures told by the name of what judged. Raises OperatorError as `verify`."""
+    _report(name, response_text, verdicts)
     scores = [verdict.score for verdict in verdicts]
     return Scores(
         token_level_scores=last_token(response_mask).float() * _column(scores, response_mask)[:, None],
@@ -189,12 +195,12 @@ def _column(values: list[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
-def _report(verifier: Verifier, texts: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+def _report(name: str, texts: Sequence[str], verdicts: Sequence[Verdict]) -> None:
     """Failures to the metrics and the log. Raises OperatorError if nothing but failures came back."""
     failed = [(row, verdict) for row, verdict in enumerate(verdicts) if verdict.failed]
     for reason, count in Counter(verdict.reason for _, verdict in failed).items():
         note(f"failed/{reason}", float(count))
-    name, asked = name_of(verifier), sum(bool(text.strip()) for text in texts)
+    asked = sum(bool(text.strip()) for text in texts)
     if len(failed) < asked:
         _failed_in_a_row[name] = 0
     if not failed:
