@@ -18,7 +18,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 
-__all__ = ["added", "collected", "note", "note_correlation", "note_mean", "settled"]
+__all__ = ["added", "collected", "note", "note_correlation", "note_mean", "pearson", "settled"]
 
 SUM, ROWS = "#sum", "#rows"
 PAIRS, MOMENTS = "#pairs", ("#x", "#y", "#xx", "#yy", "#xy")
@@ -46,10 +46,23 @@ def note_mean(name: str, total: float, *, rows: int) -> None:
 
 def note_correlation(name: str, x: Sequence[float], y: Sequence[float]) -> None:
     """Pearson's correlation of two numbers a row, as the sums that it follows from: of all calls together it is over all rows."""
-    of_each = ((a, b, a * a, b * b, a * b) for a, b in zip(x, y, strict=True))
-    for moment, values in zip(MOMENTS, zip(*of_each, strict=True), strict=False):
-        note(name + moment, math.fsum(values))
+    for moment, value in zip(MOMENTS, _moments(x, y), strict=True):
+        note(name + moment, value)
     note(name + PAIRS, float(len(x)))
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    """Pearson's correlation, -1 .. 1; 0 where x or y is the same for all, or there are none.
+
+    x = 1, 2, 3, 4 and y = 2, 1, 4, 3: 0.6.
+    """
+    return _pearson(float(len(x)), *_moments(x, y)) if x else 0.0
+
+
+def _moments(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float, float, float]:
+    pairs = list(zip(x, y, strict=True))
+    xy = math.fsum(a * b for a, b in pairs)
+    return math.fsum(x), math.fsum(y), math.fsum(a * a for a in x), math.fsum(b * b for b in y), xy
 
 
 def collected() -> dict[str, float]:
@@ -79,7 +92,6 @@ def settled(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _pearson(n: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:
-    """-1 .. 1; 0 where x or y is the same for all: it goes with nothing."""
     of_x, of_y = xx - x * x / n, yy - y * y / n
     if of_x <= NO_SPREAD * xx or of_y <= NO_SPREAD * yy:
         return 0.0
