@@ -1,6 +1,6 @@
 """Rewards of a batch in which tasks are mixed: rows are grouped by task, every group is judged by its own reward, all at once.
 
-    answer of a row     {"task": "sums", "answer": "7"}         = tagged("sums", "7")
+    answer of a row     {"task": "sums", "answer": "7"}         = tagged("sums", "7"): dataset(..., tag_tasks=True)
                         an entry of reasoning-gym               its task is "reasoning_gym", and the entry is the answer
 
     rows 0 sums, 1 words, 2 sums ─┬─ sums   rows 0, 2 ──▶ integer_match ──▶ [s0, s2] ─┐
@@ -26,6 +26,7 @@ from rlflow import State, Tensor, operator
 from rlflow.errors import DataError, OperatorError, UsageError, WaitTimeout
 from rlflow.measure import collected, note, note_mean
 
+from .dataset import tagged
 from .fields import Answer, ResponseMask, ResponseText
 from .records import Scores
 from .reward import RewardFn
@@ -59,11 +60,6 @@ class Judged(NamedTuple):
     scores: Scores | None
     why: str
     noted: Mapping[str, float]
-
-
-def tagged(task: str, answer: str) -> str:
-    """The answer of a row that says which task it is of: what a data set holds."""
-    return json.dumps({"task": task, "answer": answer}, ensure_ascii=False)
 
 
 def untagged(answer: str) -> tuple[str, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+from pipelines.grpo import grpo
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -23,3 +26,11 @@ def test_constraints_pin_every_dependency_exactly() -> None:
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     listed = re.findall(r'^  "([A-Za-z-]+)(?:\[[a-z]+\])?>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert {name.lower() for name in listed} <= pinned | {"rlflow"}
+
+
+def test_the_reward_of_the_readme_stands_in_a_pipeline() -> None:
+    (block,) = re.findall(r"```python\n(# my_reward\.py\n.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    parts = [node.params["name"] for node in grpo(reward=names["rewarded"]).graph.nodes if node.name.startswith("add_part")]
+    assert parts == ["correct", "format", "judge"]

@@ -81,6 +81,18 @@ def test_limit_takes_the_first_rows(write: Write, tokenizer: str) -> None:
     assert dataset(write(), tokenizer=tokenizer, limit=9).answer == ["3", "6"]
 
 
+def test_answers_say_which_task_they_are_of_if_that_is_asked_for(write: Write, tokenizer: str) -> None:
+    prompts = dataset(write(task=["sum", "no", "pro duct"]), tokenizer=tokenizer, tag_tasks=True)
+    assert prompts.answer == ['{"task": "sum", "answer": "3"}', '{"task": "pro duct", "answer": "6"}']
+
+
+def test_a_column_task_is_needed_for_tags_only(write: Write, tokenizer: str) -> None:
+    file = write(task=None)
+    assert dataset(file, tokenizer=tokenizer).answer == ["3", "6"]
+    with pytest.raises(DataError, match="has no column 'task', only prompt, answer, template, split"):
+        dataset(file, tokenizer=tokenizer, tag_tasks=True)
+
+
 def test_a_relative_path_is_looked_for_here_first(write: Write, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(write())
     monkeypatch.chdir(file.parent)
