@@ -46,7 +46,7 @@ class ChatServer:
     the key, "" for a server that wants none. max_tokens, temperature: of an answer; None leaves them to the server.
     concurrency: requests in flight; per_second: requests begun a second, None for as many as there are. Both a process.
     attempts: at a prompt; backoff_s: the wait before the second one, doubled for each further one unless the server names another.
-    request_timeout_s: for one request; timeout_s: for all prompts of a call together.
+    request_timeout_s: for one request; timeout_s: for all prompts of a call together. A proxy of the environment is not used.
     Raises UsageError for a url that is none or holds a password, and for numbers that are not positive.
     """
 
@@ -60,7 +60,7 @@ class ChatServer:
     attempts: int = 4
     backoff_s: float = 1.0
     request_timeout_s: float = 60.0
-    timeout_s: float = 600.0
+    timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         if "@" in self.url:
