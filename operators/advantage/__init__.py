@@ -7,6 +7,9 @@
 
 group_relative.py   grpo, rloo, opo, gpg, grpo_passk, maxrl
 returns.py          reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, gae
+several.py          gdpo: several rewards, each on its own scale
+steps.py            gigpo: episodes, and the steps that began in the same state
+distill.py          distill: log-probs of a teacher
 whitening.py        whiten
 estimate.py         one call for any of them: what `--advantage` takes
 groups.py           who is compared with whom: groups, trajectories, their means and deviations
@@ -27,15 +30,21 @@ No torch is imported at the top: `rlflow check` reads these files without it.
 
 from __future__ import annotations
 
+from .distill import distill
 from .estimate import AdvantageFn, estimate
 from .group_relative import gpg, grpo, grpo_passk, maxrl, opo, rloo
 from .returns import gae, reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, remax
+from .several import gdpo
+from .steps import gigpo
 from .whitening import whiten
 
 __all__ = [
     "AdvantageFn",
+    "distill",
     "estimate",
     "gae",
+    "gdpo",
+    "gigpo",
     "gpg",
     "grpo",
     "grpo_passk",

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import operators.advantage as shipped
+from operators.fields import TokenRewards
 from operators.records import Advantage
+from rlflow import Record
 from rlflow.data.column import Column
 from rlflow.errors import DataError
 
@@ -19,7 +21,7 @@ NAN = float("nan")
 
 
 class Batch(NamedTuple):
-    """What every estimator can be called with. uid 0: trajectories 0, 1, 2 of which 2 has two leaves; uid 1: trajectories 3 and 4."""
+    """What every estimator can be called with. uid 0: trajectories 0, 1 and 2, which has two leaves; uid 1: 0 and 1."""
 
     rewards: Any
     mask: Any
@@ -36,6 +38,19 @@ def group_relative(fn: Any) -> Estimator:
     return lambda b: fn(b.rewards, b.mask, b.uid, traj_uid=b.traj_uid)
 
 
+class Only(Record):
+    token_level_rewards: TokenRewards
+
+
+def states_of(b: Batch) -> Any:
+    """One state for all tokens, in the layout of the mask."""
+    if isinstance(b.mask, Column):
+        return Column("i64", np.ones(len(b.mask.values), np.int64), b.mask.offsets)
+    if b.mask.is_nested:
+        return torch.nested.nested_tensor_from_jagged(torch.ones_like(b.mask.values(), dtype=torch.long), b.mask.offsets())
+    return torch.ones(b.mask.shape, dtype=torch.long)
+
+
 GROUP_RELATIVE: dict[str, Estimator] = {
     "grpo": group_relative(shipped.grpo),
     "dr_grpo": group_relative(partial(shipped.grpo, scale_by_std=False)),
@@ -47,10 +62,15 @@ GROUP_RELATIVE: dict[str, Estimator] = {
     "grpo_passk": group_relative(shipped.grpo_passk),
     "maxrl": group_relative(shipped.maxrl),
     "reinforce_plus_plus_baseline": group_relative(shipped.reinforce_plus_plus_baseline),
+    "gdpo": lambda b: shipped.gdpo(Only(token_level_rewards=b.rewards), b.mask, b.uid, traj_uid=b.traj_uid),
+    "gigpo": lambda b: shipped.gigpo(b.rewards, b.mask, b.uid, states_of(b), traj_uid=b.traj_uid),
 }
+WHITENED_GROUPS = ("reinforce_plus_plus_baseline", "gdpo")
+SCORED = [name for name in GROUP_RELATIVE if name != "gigpo"]  # by the score of a row alone; gigpo: test_step_advantages.py
 ALONG_A_ROW: dict[str, Estimator] = {
     "reinforce": lambda b: shipped.reinforce(b.rewards, b.mask, gamma=0.9),
     "remax": lambda b: shipped.remax(b.rewards, b.baselines, b.mask),
+    "distill": lambda b: shipped.distill(b.rewards, b.values, b.mask),
     "gae_raw": lambda b: shipped.gae(b.rewards, b.values, b.mask, gamma=0.9, lam=0.8, whiten=False),
 }
 WHITENED: dict[str, Estimator] = {
@@ -91,7 +111,7 @@ def test_nan_outside_the_mask_is_not_read_and_zero_is_written(name: str) -> None
 def test_nan_inside_the_mask_names_the_row(name: str) -> None:
     given = batch()
     given.rewards[4, 2] = NAN
-    with pytest.raises(DataError, match="token_level_rewards of row 4"):
+    with pytest.raises(DataError, match=r"(token_level_rewards|teacher_log_probs) of row 4"):
         ALL[name](given)
 
 
@@ -137,7 +157,7 @@ def test_G1_leaves_of_one_trajectory_alone_in_its_group_get_zero(name: str) -> N
     assert GROUP_RELATIVE[name](given).advantages[2:4].abs().sum() == 0
 
 
-@pytest.mark.parametrize("name", [n for n in GROUP_RELATIVE if n != "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize("name", [n for n in SCORED if n not in WHITENED_GROUPS])
 @pytest.mark.parametrize("score", [0.9, 0.1, 1 / 3, -1e4])
 def test_G2_group_of_equal_scores_gets_exactly_zero(name: str, score: float) -> None:
     got = GROUP_RELATIVE[name](batch((score, score, score, score, 1.0, 0.0))).advantages
@@ -145,7 +165,7 @@ def test_G2_group_of_equal_scores_gets_exactly_zero(name: str, score: float) -> 
     assert got[4:].abs().max() > 0
 
 
-@grouped
+@pytest.mark.parametrize("name", SCORED)
 @pytest.mark.parametrize("score", [0.9, 0.1, 1 / 3, -1e4])
 def test_G2_batch_of_equal_scores_gets_exactly_zero(name: str, score: float) -> None:
     assert GROUP_RELATIVE[name](batch((score,) * 6)).advantages.abs().max() == 0
@@ -185,7 +205,7 @@ def test_G8_padding_rows_change_no_statistic(name: str) -> None:
     assert got[2:].abs().sum() == 0
 
 
-@grouped
+@pytest.mark.parametrize("name", SCORED)
 def test_G15_fragments_of_a_trajectory_count_once(name: str) -> None:
     """Two fragments of each trajectory give what one of each gives."""
     one = batch()._replace(rewards=torch.tensor([[1.0], [0.0], [3.0]]), mask=torch.ones(3, 1, dtype=torch.bool), uid=torch.zeros(3).long())
@@ -193,7 +213,7 @@ def test_G15_fragments_of_a_trajectory_count_once(name: str) -> None:
     twice = [0, 0, 1, 1, 2, 2]
     two = one._replace(rewards=one.rewards[twice], mask=one.mask[twice], uid=one.uid[twice], traj_uid=torch.tensor(twice))
     forked = GROUP_RELATIVE[name](two).advantages
-    if name == "reinforce_plus_plus_baseline":  # whitened over tokens: the variance of six is 2 SS / 5, that of three SS / 2
+    if name in WHITENED_GROUPS:  # whitened over tokens: the variance of six is 2 SS / 5, that of three SS / 2
         single = single * 1.25**0.5
     torch.testing.assert_close(forked, single[twice], rtol=1e-6, atol=1e-7)
 
