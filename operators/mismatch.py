@@ -17,20 +17,23 @@ What holds for all of them:
 - A rejected token is out of the mask: it is not trained, and no denominator counts it; of a rejected row all are. Hand the result to the
   losses, and the whole mask to the estimators: a baseline is over all that was sampled.
 - Masks and weights alike declare `corrects=("version", "engine")`: RLF307 and RLF123 are silent about what they were given.
-
-Only tensor methods: `rlflow check` never imports torch for this file.
+- Fields may lie in any layout (`ragged.py`): right-padded, jagged, Columns. The result has that of `response_mask`.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
 
 from rlflow import Tensor, operator
-from rlflow.errors import DataError, UsageError
+from rlflow.data.dtypes import Array
+from rlflow.errors import UsageError
 from rlflow.measure import note
 
 from .fields import Advantages, OldLogProbs, ResponseMask, RolloutLogProbs
 from .loss.terms import LOG_RATIO_LIMIT
+from .ragged import Tokens, refuse_not_finite
 
 __all__ = [
     "anchor_on_rollout",
@@ -64,8 +67,9 @@ def truncated_importance(
 
         old -1.0, rollout -1.5: weight e^0.5 = 1.6487      rollout -3.0: e^2 = 7.39, capped at 2
     """
-    weights = _weights(old_log_probs, rollout_log_probs, response_mask, "token", 0.0, cap, "truncate")
-    return advantages.where(response_mask.bool(), 0.0) * weights
+    tokens = Tokens.of(response_mask)
+    weights = _weights(tokens, old_log_probs, rollout_log_probs, "token", 0.0, cap, "truncate")
+    return _weighed(tokens, advantages, weights)
 
 
 @operator(per="row", corrects=("version", "engine"))
@@ -94,8 +98,9 @@ def importance_weighted(
         log-ratios of a row 0.4, 0.2:  token 1.4918, 1.2214    sequence e^0.6 = 1.8221 twice    geometric e^0.3 = 1.3499 twice
         level="token", high=1.4:  "truncate" 1.4, 1.2214       "zero" 0, 1.2214
     """
-    weights = _weights(old_log_probs, rollout_log_probs, response_mask, level, low, high, outside)
-    return advantages.where(response_mask.bool(), 0.0) * weights
+    tokens = Tokens.of(response_mask)
+    weights = _weights(tokens, old_log_probs, rollout_log_probs, level, low, high, outside)
+    return _weighed(tokens, advantages, weights)
 
 
 @operator(per="batch", corrects=("version", "engine"))
@@ -118,14 +123,11 @@ def self_normalized_importance(
 
         weights 2, 1, 0 of three tokens: mean 1, unchanged        weights 2, 2, 1, 1: mean 1.5, so 1.3333, 1.3333, 0.6667, 0.6667
     """
-    mask = response_mask.bool()
-    weights = _weights(old_log_probs, rollout_log_probs, response_mask, level, low, high, outside).double()
-    if level == "token":
-        mean = weights.sum() / mask.sum().clamp(min=1)
-    else:
-        trained = mask.any(-1)
-        mean = weights.amax(-1).where(trained, 0.0).sum() / trained.sum().clamp(min=1)  # all tokens of a row have the row's weight
-    return advantages.where(mask, 0.0) * (weights / mean.where(mean > 0, 1.0)).to(advantages.dtype)
+    tokens = Tokens.of(response_mask)
+    weights = _weights(tokens, old_log_probs, rollout_log_probs, level, low, high, outside)
+    counted = weights if level == "token" else weights[tokens.starts[:-1][tokens.counts > 0]]  # all tokens of a row have the row's weight
+    mean = counted.mean(dtype=np.float64) if len(counted) else 0.0
+    return _weighed(tokens, advantages, weights / (mean or 1.0))
 
 
 # --- rejection ------------------------------------------------------------------------------------------------------------------------
@@ -149,9 +151,8 @@ def reject_tokens(
 
         r = 0.4, 1, 1.9, 2.1, low=0.5, high=2: the mask is 0, 1, 1, 0
     """
-    mask = response_mask.bool()
-    value = _divergence(_bounded(old_log_probs, rollout_log_probs, mask), by)
-    return _kept(mask, mask & _within(value, by, low, high))
+    tokens = Tokens.of(response_mask)
+    return _kept(tokens, _within(_divergence(log_ratio(tokens, old_log_probs, rollout_log_probs), by), by, low, high))
 
 
 @operator(per="row", corrects=("version", "engine"))
@@ -176,17 +177,17 @@ def reject_rows(
 
         log-ratios of a row 0.4, 0.2, high=1.5:  mean e^0.3 = 1.35, kept    sum e^0.6 = 1.82, rejected    max 1.49, kept
     """
-    mask = response_mask.bool()
-    per_token = _divergence(_bounded(old_log_probs, rollout_log_probs, mask), by)
+    tokens = Tokens.of(response_mask)
+    per_token = _divergence(log_ratio(tokens, old_log_probs, rollout_log_probs), by)
     if over == "max":
-        inside = (_within(per_token, by, low, high) | ~mask).all(-1)
+        inside = tokens.sums(~_within(per_token, by, low, high)) == 0
     else:
-        total = per_token.where(mask, 0.0).double().sum(-1)
-        inside = _within(total if over == "sum" else total / mask.sum(-1).clamp(min=1), by, low, high)
-    trained = mask.any(-1)
+        total = tokens.sums(per_token)
+        inside = _within(total if over == "sum" else total / np.maximum(tokens.counts, 1), by, low, high)
+    trained = tokens.counts > 0
     note("rejected_rows", float((trained & ~inside).sum()))
     note("kept_rows", float((trained & inside).sum()))
-    return _kept(mask, mask & inside.unsqueeze(-1))
+    return _kept(tokens, tokens.each(inside))
 
 
 @operator(per="row", corrects=("version", "engine"))
@@ -196,50 +197,45 @@ def anchor_on_rollout(rollout_log_probs: RolloutLogProbs) -> OldLogProbs:
 
 
 # --- the ratio ------------------------------------------------------------------------------------------------------------------------
-def log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """log π_old / π_rollout inside the mask, 0 outside. Raises DataError naming the first row that holds NaN or infinity."""
-    difference = (old_log_probs - rollout_log_probs).where(mask, 0.0)
-    bad = (~difference.isfinite()).any(-1).nonzero().flatten()
-    if bad.numel():
-        row = int(bad[0])
-        raise DataError(f"the log-probs of row {row} hold NaN or infinity inside the response mask ({bad.numel()} such rows)")
-    return difference
+def log_ratio(tokens: Tokens, old_log_probs: Any, rollout_log_probs: Any) -> Array:
+    """f32[trained tokens]: log π_old / π_rollout within ±20. Raises DataError naming the first row that holds NaN or infinity."""
+    difference = tokens.read("old_log_probs", old_log_probs) - tokens.read("rollout_log_probs", rollout_log_probs)
+    refuse_not_finite("log-probs", tokens.sums(difference))
+    return np.asarray(np.clip(difference, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
-def _bounded(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Tensor:
-    return log_ratio(old_log_probs, rollout_log_probs, mask).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-
-def _weights(old: Tensor, rollout: Tensor, response_mask: Tensor, level: Level, low: float, high: float, outside: Outside) -> Tensor:
-    """[B, R]: the weight of each token, 0 outside the mask."""
+def _weights(tokens: Tokens, old: Any, rollout: Any, level: Level, low: float, high: float, outside: Outside) -> Array:
+    """[trained tokens]: the weight of each."""
     _check_band(low, high)
-    mask = response_mask.bool()
-    log_r = log_ratio(old, rollout, mask)
+    log_r = log_ratio(tokens, old, rollout)
     if level != "token":
-        total = log_r.double().sum(-1, keepdim=True)
-        log_r = (total / mask.sum(-1, keepdim=True).clamp(min=1) if level == "geometric" else total).to(log_r.dtype).expand_as(log_r)
-    ratio = log_r.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    bounded = ratio.clamp(low, high) if outside == "truncate" else ratio.where((ratio >= low) & (ratio <= high), 0.0)
-    return bounded.where(mask, 0.0)
+        total = tokens.sums(log_r)
+        log_r = tokens.each(total / np.maximum(tokens.counts, 1) if level == "geometric" else total)
+    ratio = np.exp(np.clip(log_r, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    return np.clip(ratio, low, high) if outside == "truncate" else np.where((ratio >= low) & (ratio <= high), ratio, 0)
 
 
-def _divergence(log_r: Tensor, by: Divergence) -> Tensor:
+def _weighed(tokens: Tokens, advantages: Any, weights: Array) -> Tensor:
+    return cast(Tensor, tokens.write(tokens.read("advantages", advantages) * weights))
+
+
+def _divergence(log_r: Array, by: Divergence) -> Array:
     """A number a token that a row's sum or mean can be taken of: of the ratio its log."""
     if by == "ratio":
         return log_r
-    return log_r**2 / 2 if by == "k2" else log_r.expm1() - log_r
+    return log_r**2 / 2 if by == "k2" else np.expm1(log_r) - log_r
 
 
-def _within(value: Tensor, by: Divergence, low: float, high: float) -> Tensor:
+def _within(value: Array, by: Divergence, low: float, high: float) -> Array:
     _check_band(low, high)
-    compared = value.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() if by == "ratio" else value
-    return (compared >= low) & (compared <= high)
+    compared = np.exp(np.clip(value, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) if by == "ratio" else value
+    return np.asarray((compared >= low) & (compared <= high))
 
 
-def _kept(mask: Tensor, kept: Tensor) -> Tensor:
-    note("rejected_tokens", float((mask & ~kept).sum()))
+def _kept(tokens: Tokens, kept: Array) -> Tensor:
+    note("rejected_tokens", float((~kept).sum()))
     note("kept_tokens", float(kept.sum()))
-    return kept
+    return cast(Tensor, tokens.write_mask(kept))
 
 
 def _check_band(low: float, high: float) -> None:

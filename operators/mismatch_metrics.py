@@ -10,17 +10,20 @@
     kl_position_1 .. 4          kl_rollout_train_k3 of each quarter of a row's trained tokens: later ones have more behind them to differ in
     kl_gap_0 .. 8               the same of tokens whose weights were so many versions older (8: or more)
 
-Weights and bounds that act on it are in mismatch.py. Only tensor methods: `rlflow check` never imports torch for this file.
+Weights and bounds that act on it are in mismatch.py; as there, log-ratios are within ±20, and fields lie in any layout.
 """
 
 from __future__ import annotations
 
-from rlflow import Current, Tensor, operator
+import numpy as np
+
+from rlflow import Current, operator
+from rlflow.data.dtypes import Array
 from rlflow.measure import note
 
 from .fields import OldLogProbs, Policy, ResponseMask, RolloutLogProbs, TokenVersions
-from .loss.terms import LOG_RATIO_LIMIT
 from .mismatch import log_ratio
+from .ragged import Tokens
 
 __all__ = ["mismatch_metrics"]
 
@@ -44,50 +47,54 @@ def mismatch_metrics(
 
         one row, log r = 0.1, -0.1: kl_rollout_train_k1 0, _k3 0.005004, ess_tokens 0.990164, ratio_max 1.105171, ppl_ratio 1
     """
-    mask = response_mask.bool()
-    log_r = log_ratio(old_log_probs, rollout_log_probs, mask).double()
-    trained = mask.any(-1)
-    if not bool(trained.any()):
+    tokens = Tokens.of(response_mask)
+    if not tokens.total:
         return
-    of_tokens = log_r[mask].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    _divergences(of_tokens)
-    _spread(of_tokens)
-    of_rows = log_r.sum(-1)[trained]
-    note("ess_tokens", _effective(of_tokens))
-    note("ess_rows", _effective(of_rows))
-    note("ppl_ratio", float((-of_rows / mask.sum(-1)[trained]).clamp(max=LOG_RATIO_LIMIT).exp().mean()))
-    k3 = of_tokens.expm1() - of_tokens
-    _means("kl_position", k3, _quarters(mask)[mask], range(1, POSITIONS + 1))
-    _means("kl_gap", k3, (policy.version - token_versions)[mask].clamp(0, OLDEST), range(OLDEST + 1))
+    log_r = log_ratio(tokens, old_log_probs, rollout_log_probs).astype(np.float64)
+    _divergences(log_r)
+    _spread(log_r)
+    trained, of_rows = tokens.counts > 0, tokens.sums(log_r)
+    note("ess_tokens", _effective(log_r))
+    note("ess_rows", _effective(of_rows[trained]))
+    note("ppl_ratio", float(np.exp(-of_rows[trained] / tokens.counts[trained]).mean()))
+    k3 = np.expm1(log_r) - log_r
+    _means("kl_position", k3, _quarters(tokens), range(1, POSITIONS + 1))
+    gap = policy.version - tokens.read("token_versions", token_versions)
+    _means("kl_gap", k3, np.clip(gap, 0, OLDEST), range(OLDEST + 1))
 
 
-def _divergences(log_r: Tensor) -> None:
-    r = log_r.exp()
+def _divergences(log_r: Array) -> None:
+    r = np.exp(log_r)
     note("kl_rollout_train_k1", float(-log_r.mean()))
-    note("kl_rollout_train_k3", float((log_r.expm1() - log_r).mean()))
+    note("kl_rollout_train_k3", float((np.expm1(log_r) - log_r).mean()))
     note("kl_train_rollout_k1", float((r * log_r).mean()))
-    note("kl_train_rollout_k3", float((r * log_r - log_r.expm1()).mean()))
+    note("kl_train_rollout_k3", float((r * log_r - np.expm1(log_r)).mean()))
 
 
-def _spread(log_r: Tensor) -> None:
-    """Of `log_r` [n]. A percentile is a value that is there: the smallest with at least so large a share at or below it."""
+def _spread(log_r: Array) -> None:
+    """A percentile is a value that is there: the smallest with at least so large a share at or below it."""
     n = len(log_r)
-    for name, rank in (("min", 1), ("p01", -(-n // 100)), ("p99", -(-99 * n // 100)), ("max", n)):
-        note(f"ratio_{name}", float(log_r.kthvalue(rank).values.exp()))
+    ranks = {"min": 0, "p01": -(-n // 100) - 1, "p99": -(-99 * n // 100) - 1, "max": n - 1}
+    ordered = np.partition(log_r, sorted(set(ranks.values())))
+    for name, rank in ranks.items():
+        note(f"ratio_{name}", float(np.exp(ordered[rank])))
 
 
-def _effective(log_w: Tensor) -> float:
-    """(Σ w)² / (n Σ w²) of w = e^log_w, in logs: a product over a long row has no float."""
-    return float((2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)).exp()) / len(log_w)
+def _effective(log_w: Array) -> float:
+    """(Σ w)² / (n Σ w²) of w = e^log_w. Only proportions count, so the largest is made 1: a product over a long row has no float."""
+    w = np.exp(log_w - log_w.max())
+    return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
 
 
-def _quarters(mask: Tensor) -> Tensor:
-    """i64[B, R]: 1 .. 4, in which quarter of its row's trained tokens a token is."""
-    return (mask.cumsum(-1) - 1) * POSITIONS // mask.sum(-1, keepdim=True).clamp(min=1) + 1
+def _quarters(tokens: Tokens) -> Array:
+    """i64[trained tokens]: 1 .. 4, in which quarter of its row's trained tokens a token is."""
+    place = np.arange(tokens.total) - tokens.each(tokens.starts[:-1])
+    return np.asarray(place * POSITIONS // tokens.each(tokens.counts) + 1)
 
 
-def _means(name: str, x: Tensor, bucket: Tensor, buckets: range) -> None:
+def _means(name: str, x: Array, bucket: Array, buckets: range) -> None:
+    count = np.bincount(bucket, minlength=buckets.stop)
+    total = np.bincount(bucket, weights=x, minlength=buckets.stop)
     for one in buckets:
-        inside = bucket == one
-        if bool(inside.any()):
-            note(f"{name}_{one}", float(x[inside].mean()))
+        if count[one]:
+            note(f"{name}_{one}", float(total[one] / count[one]))

@@ -101,6 +101,12 @@ class Tokens:
             out[self.mask] = values
         return self._as_given(out)
 
+    def write_mask(self, kept: Array) -> Any:
+        """A flag in the layout of the mask, in memory of its own: False outside the mask. kept: bool [trained tokens]."""
+        out = np.zeros(self.mask.shape, np.bool_)
+        out[self.mask] = kept
+        return self._as_given(out)
+
     def spread(self, of_rows: Array) -> Any:
         """`write(each(of_rows))`, without a temporary of all tokens."""
         values = of_rows.astype(np.float32)
@@ -123,7 +129,7 @@ class Tokens:
 
     def _as_given(self, out: Array) -> Any:
         if isinstance(self.like, Column):
-            return Column("f32", out, self.offsets, self.like.axis)
+            return Column("flag" if out.dtype == np.bool_ else "f32", out, self.offsets, self.like.axis)
         import torch
 
         tensor = torch.from_numpy(out).to(self.like.device)

@@ -6,18 +6,23 @@
     kl_in_reward       at every trained token: minus beta times its divergence from a reference
 
 Both take shaped rewards and never raw ones: filters and metrics go on reading what the verifier said. Nothing is written outside the
-mask, and what stands there is not read (NaN there is harmless). More rewards by length are in lengths.py.
+mask, and what stands there is not read (NaN there is harmless). Fields may lie in any layout (ragged.py); the result has that of
+`response_mask`. More rewards by length are in lengths.py.
 """
 
 from __future__ import annotations
 
-from rlflow import operator
-from rlflow.errors import DataError, UsageError
+from typing import cast
+
+import numpy as np
+
+from rlflow import Tensor, operator
+from rlflow.errors import UsageError
 from rlflow.measure import note, note_mean
 
 from .fields import LogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
 from .loss.kl import KlEstimator, kl_estimate, refuse_estimator
-from .reward import last_token
+from .ragged import Tokens, refuse_not_finite
 
 __all__ = ["kl_in_reward", "overlong_penalty"]
 
@@ -39,10 +44,12 @@ def overlong_penalty(
     """
     if not 0 < buffer <= limit:
         raise UsageError(f"overlong_penalty(limit={limit}, buffer={buffer}): the buffer is the last part of the limit, 0 < buffer <= limit")
-    length = response_mask.bool().sum(-1)
-    share = ((length - (limit - buffer)) / buffer).clamp(0, 1)
+    tokens = Tokens.of(response_mask)
+    share = np.clip((tokens.counts - (limit - buffer)) / buffer, 0, 1)
     note("overlong_rows", float((share > 0).sum()))
-    return token_level_rewards - last_token(response_mask).to(token_level_rewards.dtype) * (penalty * share)[:, None]
+    rewards, trained = tokens.read("token_level_rewards", token_level_rewards).copy(), tokens.counts > 0
+    rewards[tokens.starts[1:][trained] - 1] -= (penalty * share)[trained]
+    return cast(Tensor, tokens.write(rewards))
 
 
 @operator(per="row")
@@ -66,10 +73,15 @@ def kl_in_reward(
         mask 1, 0, 1, rewards 0, 0, 1, k1 0.2, 9, -0.1, beta=0.5: rewards -0.1, 0, 1.05, whose sum is the return 0.95
     """
     refuse_estimator("kl_in_reward", estimator)
-    mask = response_mask.bool()
-    divergence = kl_estimate(log_probs, ref_log_probs, mask, estimator, straight_through=False)
-    bad = (~divergence.isfinite()).any(-1).nonzero().flatten()
-    if bad.numel():
-        raise DataError(f"the log-probs of row {int(bad[0])} hold NaN or infinity inside the response mask ({bad.numel()} such rows)")
-    note_mean("kl", float(divergence.sum()), rows=int(mask.sum()))
-    return token_level_rewards.where(mask, 0.0) - beta * divergence
+    import torch  # not at the top: `rlflow check` reads this file and needs no torch
+
+    tokens = Tokens.of(response_mask)
+    policy, reference = (
+        torch.from_numpy(tokens.read(name, field).copy()) for name, field in (("log_probs", log_probs), ("ref_log_probs", ref_log_probs))
+    )
+    everywhere = torch.ones(tokens.total, dtype=torch.bool)
+    divergence = kl_estimate(policy, reference, everywhere, estimator, straight_through=False).numpy()
+    of_rows = tokens.sums(divergence)
+    refuse_not_finite("log-probs", of_rows)
+    note_mean("kl", float(of_rows.sum()), rows=tokens.total)
+    return cast(Tensor, tokens.write(tokens.read("token_level_rewards", token_level_rewards) - beta * divergence))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from operators.mismatch import (
     self_normalized_importance,
     truncated_importance,
 )
+from rlflow.data.column import Column
 from rlflow.errors import DataError, UsageError
 from rlflow.measure import collected
 
@@ -130,6 +132,32 @@ def test_bounds_that_are_no_band_are_refused(low: float, high: float) -> None:
         weights([[0.0]], low=low, high=high)
     with pytest.raises(UsageError, match="0 <= low < high"):
         kept([[0.0]], reject_tokens, low=low, high=high)
+
+
+@pytest.mark.parametrize("operator", [*ALL, partial(reject_tokens, high=1.3), partial(reject_rows, high=1.3)])
+def test_every_layout_gives_the_same(operator: Any) -> None:
+    """Right-padded, jagged, Columns: three rows of 3, 1 and 2 tokens, the last without a trained one."""
+    rows = [[0.1, 0.5, 0.2], [0.3], [9.0, 9.0]]
+    shown = [[True, False, True], [True], [False, False]]
+    named = {"old": rows, "rollout": [[0.0] * len(row) for row in rows]}
+    weighs = operator in ALL
+    columns = [Column.ragged("f32", row) for row in named.values()], Column.ragged("flag", shown)
+    jagged = [torch.nested.nested_tensor([torch.tensor(x) for x in row], layout=torch.jagged) for row in (*named.values(), shown)]
+    filled: Any = ((rows, 7.0), (named["rollout"], 5.0), (shown, False))
+    padded = [torch.tensor([row + [fill] * (3 - len(row)) for row in of]) for of, fill in filled]
+
+    def call(old: Any, rollout: Any, mask: Any) -> Any:
+        return operator(old, old, rollout, mask) if weighs else operator(mask, old, rollout)
+
+    expected = call(*padded).tolist()
+    assert expected[2] == [0, 0, 0]
+    assert expected[0][1] == 0
+    got = call(*jagged)
+    assert got.is_nested
+    assert [row.tolist() for row in got.unbind()] == [expected[i][: len(row)] for i, row in enumerate(rows)]
+    column = call(*columns[0], columns[1])
+    assert column.dtype == ("f32" if weighs else "flag")
+    assert column.to_list() == [pytest.approx(expected[i][: len(row)]) for i, row in enumerate(rows)]
 
 
 # --- rejection ------------------------------------------------------------------------------------------------------------------------

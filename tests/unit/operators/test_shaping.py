@@ -8,6 +8,7 @@ import torch
 
 from operators.advantage import gae, reinforce_plus_plus
 from operators.shaping import kl_in_reward, overlong_penalty
+from rlflow.data.column import Column
 from rlflow.errors import DataError, UsageError
 from rlflow.measure import collected, settled
 
@@ -90,6 +91,24 @@ def test_a_log_prob_that_is_none_is_refused_and_named() -> None:
 def test_an_estimator_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="kl_in_reward: estimator is 'k4'"):
         shaped([0.0], [0.0], [1], beta=1.0, estimator="k4")
+
+
+@pytest.mark.parametrize("how", ["kl", "overlong"])
+def test_every_layout_gives_the_same(how: str) -> None:
+    """Right-padded, jagged, Columns: three rows of 3, 1 and 2 tokens, the last without a trained one."""
+    lists = {"rewards": [[0.0, 9.0, 1.0], [2.0], [3.0, 3.0]], "log_probs": [[0.5, 9.0, 0.25], [1.0], [9.0, 9.0]]}
+    shown = [[True, False, True], [True], [False, False]]
+
+    def call(rewards: Any, log_probs: Any, mask: Any) -> Any:
+        if how == "overlong":
+            return overlong_penalty(rewards, mask, limit=2, buffer=2)
+        return kl_in_reward(rewards, log_probs, rewards, mask, beta=1.0)
+
+    expected = [[-0.5, 0.0, 1.75], [3.0], [0.0, 0.0]] if how == "kl" else [[0.0, 0.0, 0.0], [1.5], [0.0, 0.0]]
+    columns = [Column.ragged("f32", rows) for rows in lists.values()]
+    assert call(*columns, Column.ragged("flag", shown)).to_list() == [pytest.approx(row) for row in expected]
+    jagged = [torch.nested.nested_tensor([torch.tensor(x) for x in rows], layout=torch.jagged) for rows in (*lists.values(), shown)]
+    assert [row.tolist() for row in call(*jagged).unbind()] == [pytest.approx(row) for row in expected]
 
 
 # --- overlong -----------------------------------------------------------------------------------------------------------------------
