@@ -32,7 +32,8 @@ def cosine_length(
         r(t) = r_T + (r_0 - r_T) / 2 · (1 + cos(π t / max_tokens))        t < max_tokens
         r(t) = exceeded                                                   else
 
-    right, wrong: (r_0, r_T), what an answer of no tokens and one of max_tokens would get. exceeded: for one that came to no end.
+    right, wrong: (r_0, r_T), what an answer of no tokens and one of max_tokens would get; exceeded: one that came to no end. The
+    defaults are those of the paper's runs.
     Right answers of 0, 5, 10 of at most 10 tokens: 2, 1.5, and the 10th is exceeded: -10. Raises DataError for max_tokens below 1.
     """
     if max_tokens < 1:

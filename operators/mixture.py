@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from rlflow import operator
+from rlflow import Tensor, operator
 from rlflow.errors import UsageError
 from rlflow.measure import note_correlation, note_mean
 
@@ -78,11 +78,10 @@ def add_part(
     name: str, weight: float, is_last: bool,
 ) -> TokenScores:  # fmt: skip
     """so_far + weight · scores, f32[B, R], and what the part is worth to the metrics. right: the scores that say what is right."""
-    trained = response_mask.bool().any(-1)
-    scores = token_level_scores.sum(-1)[trained]
+    scores, _ = _of_rows(token_level_scores, response_mask)
     note_mean(f"reward/{name}", float(scores.sum()), rows=len(scores))
     if right is not None:
-        won_by_form = (scores >= 1.0) & (right.sum(-1)[trained] == 0.0)
+        won_by_form = (scores >= 1.0) & (_of_rows(right, response_mask)[0] == 0.0)
         note_mean(f"reward/{name}/only", float(won_by_form.sum()), rows=len(scores))
     total = token_level_scores * weight if so_far is None else so_far + token_level_scores * weight
     if is_last:
@@ -97,7 +96,13 @@ def watch_rewards(token_level_scores: TokenScores, response_mask: ResponseMask) 
     return token_level_scores.clone()
 
 
-def _note_lengths(token_level_scores: TokenScores, response_mask: ResponseMask) -> None:
-    tokens = response_mask.bool().sum(-1)
-    trained = tokens > 0
-    note_correlation("reward/length_correlation", token_level_scores.sum(-1)[trained].tolist(), tokens[trained].tolist())
+def _note_lengths(token_level_scores: Tensor, response_mask: Tensor) -> None:
+    scores, tokens = _of_rows(token_level_scores, response_mask)
+    note_correlation("reward/length_correlation", scores.tolist(), tokens.tolist())
+
+
+def _of_rows(token_level_scores: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Score and tokens of each row that has a trained one."""
+    mask = response_mask.bool()
+    tokens = mask.sum(-1)
+    return token_level_scores.where(mask, 0.0).sum(-1)[tokens > 0], tokens[tokens > 0]

@@ -4,7 +4,10 @@
         token_level_scores   the score at the last position with response_mask = 1, 0 elsewhere       (raw)
         is_correct           1 if the score is full (1), else 0; also for a row that trains nothing   (raw)
     episode_reward, what an environment gave ──episode_scores──▶ the same two fields
-    token_level_scores ──shape_rewards | length_penalty | lengths.py──▶ token_level_rewards           (shaped)
+    token_level_scores ──shape_rewards | length_penalty | lengths.py, shaping.py──▶ token_level_rewards   (shaped)
+
+    mixture.py      several rewards of one row, by name        tasks.py    a reward for each task of a batch
+    chat_judge.py   a language model that judges               judge_agreement.py    how far any of them can be trusted
 
 Filters read the raw scores, estimators the shaped rewards. A blank response scores 0 whatever the answer is. A row whose
 verifier hangs, crashes or raises scores 0, is named in the log and counted in the metrics: failed/timeout, failed/crash,

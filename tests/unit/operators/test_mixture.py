@@ -78,6 +78,13 @@ def test_rows_of_one_score_and_one_length_are_told_without_a_nan() -> None:
     assert settled(collected()) == {"reward/length_correlation": 0.0}
 
 
+def test_what_is_outside_the_mask_is_not_told() -> None:
+    collected()
+    watch_rewards(torch.tensor([[1.0, float("nan")], [float("nan"), 0.0], [0.0, 0.0]]), torch.tensor([[1, 0], [0, 1], [1, 1]]))
+    # scores 1, 0, 0 and tokens 1, 1, 2: covariance -1/9, deviations √2/3 and √2/3
+    assert settled(collected())["reward/length_correlation"] == pytest.approx(-0.5)
+
+
 def test_rewards_that_are_watched_are_those_that_were_given() -> None:
     raw = torch.tensor([[0.0, 1.0]])
     shaped = watch_rewards(raw, torch.ones(1, 2).bool())
