@@ -1,0 +1,21 @@
+"""An estimator of a user's own file, in a real run: it is called, and what it gives is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_cases import SMALL, Run
+
+FOLDER = Path(__file__).parents[2] / "examples" / "estimator"
+
+
+def test_it_runs_with_one_flag(start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER), prepend=":")
+    run = start_run("grpo", *SMALL, "--steps", "2", "--advantage", "signed:signed")
+    code, _, err = run.end(240)
+    assert code == 0, err
+    steps = run.steps()
+    assert len(steps) == 2
+    assert all("signed" in step["seconds_by_hop"] and "grpo" not in step["seconds_by_hop"] for step in steps)
