@@ -37,7 +37,7 @@ class Options:
     reward: Annotated[RewardFn, "judges an answer"] = integer_match
     held_out: Annotated[RewardFn | None, "judges held-out answers; default: the reward"] = None
     max_tokens: Annotated[TokenCount, "padded tokens of a micro-batch"] = 16_384
-    max_new_tokens: Annotated[int, "tokens of an answer at most"] = 2
+    max_new_tokens: Annotated[TokenCount, "tokens of an answer at most"] = 2
     eval_every: Annotated[int, "versions between two evaluations; 0: never"] = 10
     eval_samples: Annotated[int, "answers to each held-out prompt"] = 1
     eval_temperature: Annotated[float, "of held-out answers; 0: greedy"] = 0.0
@@ -55,7 +55,7 @@ class TrainRows(ModelRows, PpoRows):
 
 
 def train_rows(
-    ready: Sample, *, old_log_probs: OldLogProbs, advantages: Advantages, response_mask: ResponseMask | None = None
+    ready: Sample | ModelRows, *, old_log_probs: OldLogProbs, advantages: Advantages, response_mask: ResponseMask | None = None
 ) -> TrainRows:
     """What is trained on. response_mask: where it is not that of the sample, f32[B, R]."""
     __tracebackhide__ = True

@@ -65,6 +65,7 @@ def test_every_replica_of_an_engine_samples_and_is_synced(start_run: Callable[..
         ("grpo", ("--group-size", "2", "--swap", "grpo=operators.advantage:rloo")),
         ("grpo", ("--group-size", "2", "--max-lag", "1", "--dp", "2", "--mini-batches", "2", "--kl", "0.01")),
         ("ppo", ()),
+        ("distillation", ()),
         ("multiturn", ("--group-size", "2")),
         ("forking", ("--group-size", "2", "--branches", "3", "--dp", "2")),
         ("tools", ("--group-size", "2")),

@@ -45,6 +45,10 @@ DIFFERS: dict[str, Differs] = {
         }
     ),
     "reinforce_pp": Differs({"grpo"}, {"reinforce_plus_plus"}, ONE_ANSWER),
+    "dapo": Differs(
+        new={"keep_mixed", "overlong_penalty"},
+        options={"actor.train": {"losses.ppo_clip.clip_high": 0.28}},
+    ),
     "gspo": Differs(
         options=TWO_STEPS
         | {
@@ -111,6 +115,16 @@ def test_every_pipeline_opens_with_its_ring(file: Path) -> None:
     docstring = file.read_text().split('"""')[1]
     assert "dataset → dispatch → rollout" in docstring or "question → dispatch → rollout" in docstring
     assert "sync" in docstring
+
+
+def test_flags_of_a_variant_add_what_they_say() -> None:
+    for name, flags, new in [
+        ("reinforce_pp", ("--kl", "0.01"), {"reference.load", "reference.log_probs", "kl_in_reward"}),
+        ("dapo", ("--overlong-mask",), {"mask_overlong"}),
+        ("grpo_async", ("--stale", "mask"), {"mask_stale"}),
+    ]:
+        found = diff(plan_of(name), plan_of(name, *flags)).sections["operators"]
+        assert ({row.name for row in found.added}, found.removed) == (new, ())
 
 
 LOSSES = ["cispo", "clip_cov", "dppo", "dro", "gmpo", "gpg", "gspo", "kl_cov", "ppo_clip", "sapo", "topr"]
