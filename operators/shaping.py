@@ -20,7 +20,7 @@ from rlflow import Tensor, operator
 from rlflow.errors import UsageError
 from rlflow.measure import note, note_mean
 
-from .fields import LogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
+from .fields import OldLogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
 from .loss.kl import KlEstimator, kl_estimate, refuse_estimator
 from .ragged import Tokens, refuse_not_finite
 
@@ -55,7 +55,7 @@ def overlong_penalty(
 @operator(per="row")
 def kl_in_reward(
     token_level_rewards: TokenRewards,
-    log_probs: LogProbs,
+    old_log_probs: OldLogProbs,
     ref_log_probs: RefLogProbs,
     response_mask: ResponseMask,
     *,
@@ -64,7 +64,8 @@ def kl_in_reward(
 ) -> TokenRewards:
     """r_t - beta · k_t at every trained token: k_t estimates the divergence of the policy that sampled from a reference.
 
-    All f32[B, R], response_mask flag[B, R]. log_probs: of the policy before the update (old_log_probs), or of the rollout.
+    All f32[B, R], response_mask flag[B, R]. old_log_probs: of the policy before the update, or
+    `anchor_on_rollout(rollout_log_probs)`, which needs no forward.
     estimator: k1 | abs | k2 | k3 of loss/kl.py. With k1 (log π - log π_ref) a token may be paid for what it took back.
     Ziegler et al. 2019 (arXiv:1909.08593), eq. 2; Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, with k1.
     Notes the mean of k_t over trained tokens, `kl`. It is a reward, so no gradient flows through it; a penalty in the loss is `kl_penalty`.
@@ -76,9 +77,8 @@ def kl_in_reward(
     import torch  # not at the top: `rlflow check` reads this file and needs no torch
 
     tokens = Tokens.of(response_mask)
-    policy, reference = (
-        torch.from_numpy(tokens.read(name, field).copy()) for name, field in (("log_probs", log_probs), ("ref_log_probs", ref_log_probs))
-    )
+    policy = torch.tensor(tokens.read("old_log_probs", old_log_probs))
+    reference = torch.tensor(tokens.read("ref_log_probs", ref_log_probs))
     everywhere = torch.ones(tokens.total, dtype=torch.bool)
     divergence = kl_estimate(policy, reference, everywhere, estimator, straight_through=False).numpy()
     of_rows = tokens.sums(divergence)

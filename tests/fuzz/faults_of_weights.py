@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fault import Fault, Spot, calls, insert, number_of, trains
-from loop_model import Arg, Call, Column, Line, Program, Raw, Rows, Weights
+from loop_model import CORRECTIONS, Arg, Call, Column, Line, Program, Raw, Rows, Weights
 from loop_writer import Choose
 
 READINGS = {"current": ("served", "move"), "served": ("current", "move"), "move": ("current", "served")}
@@ -124,7 +124,7 @@ def lag_uncorrected(program: Program, choose: Choose) -> Fault | None:
     feedback = program.line("feedback:policy")
     if number_of(feedback, "max_lag") != 0 and any(arg.param == "max_lag" for arg in feedback.call.args):
         return None
-    if program.lines("anchor_on_rollout") or program.lines("truncated_importance"):
+    if program.lines("anchor_on_rollout") or _corrections(program):
         return None
     feedback.call.args = [arg for arg in feedback.call.args if arg.param != "max_lag"]
     feedback.call.args.append(Arg("max_lag", Raw(choose.one(["1", "3"])), keyword=True))
@@ -132,11 +132,15 @@ def lag_uncorrected(program: Program, choose: Choose) -> Fault | None:
 
 
 def correction_forgotten(program: Program, choose: Choose) -> Fault | None:
-    feedback, corrected = program.line("feedback:policy"), program.lines("truncated_importance")
+    feedback, corrected = program.line("feedback:policy"), _corrections(program)
     if not corrected or not any(arg.param == "max_lag" and str(arg.value) != "0" for arg in feedback.call.args):
         return None
     corrected[0].text = str(corrected[0].call.arg("advantages").value)
     return Fault(("RLF307",), corrected[0], primary=(program.line("train:policy"),))
+
+
+def _corrections(program: Program) -> list[Line]:
+    return [line for name in CORRECTIONS for line in program.lines(name)]
 
 
 def of_another_policy(program: Program, choose: Choose) -> Fault | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import lcm
 
-from loop_model import OPS, RECORDS, SAMPLE, Arg, Call, Column, Expr, Program, Raw, Rows, Weights, Whole
+from loop_model import CORRECTIONS, OPS, RECORDS, SAMPLE, Arg, Call, Column, Expr, Program, Raw, Rows, Weights, Whole
 from loop_writer import Choose, Writer
 
 TOKENIZER = Arg("tokenizer", Raw('"tiny"'), keyword=True)
@@ -223,7 +223,7 @@ class Maker(Writer):
             adv = self.apply("weigh", {"advantages": adv, "weights": weights}, ["focused"])[""]
         if (self.lag and not anchored) or (not anchored and self.maybe(4)):
             given = {name: have[name] for name in ("old_log_probs", "rollout_log_probs", "response_mask")} | {"advantages": adv}
-            adv = self.apply("truncated_importance", given, ["weighed"])[""]
+            adv = self.apply(self.choose.one(CORRECTIONS), given, ["weighed"])[""]
         return adv
 
     # --- training ---------------------------------------------------------------------------------------------------------

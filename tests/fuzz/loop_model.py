@@ -94,6 +94,8 @@ def _estimator(name: str, optional: tuple[str, ...] = ()) -> Op:
     return Op(name, takes | dict.fromkeys(optional, "traj_uid"), ADVANTAGE, "group", optional)
 
 
+WEIGHED = {name: name for name in ("advantages", "old_log_probs", "rollout_log_probs", "response_mask")}
+CORRECTIONS = ("truncated_importance", "importance_weighted", "self_normalized_importance")
 MODEL_INPUTS = {"input_ids": "input_ids", "position_ids": "position_ids", "attention_mask": "attention_mask"}
 OPS: dict[str, Op] = {
     op.name: op
@@ -107,16 +109,9 @@ OPS: dict[str, Op] = {
         _estimator("rloo", ("traj_uid",)),
         _estimator("rank_advantage"),
         Op("gae", {"token_level_rewards": "rewards", "values": "values", "response_mask": "response_mask"}, ADVANTAGE, "batch"),
-        Op(
-            "truncated_importance",
-            {
-                "advantages": "advantages",
-                "old_log_probs": "old_log_probs",
-                "rollout_log_probs": "rollout_log_probs",
-                "response_mask": "response_mask",
-            },
-            "advantages",
-        ),
+        Op("truncated_importance", WEIGHED, "advantages"),
+        Op("importance_weighted", WEIGHED, "advantages"),
+        Op("self_normalized_importance", WEIGHED, "advantages", "batch"),
         Op("anchor_on_rollout", {"rollout_log_probs": "rollout_log_probs"}, "old_log_probs"),
         Op("log_probs", MODEL_INPUTS, "log_probs"),
         Op("values", MODEL_INPUTS, "values"),
@@ -317,10 +312,11 @@ from operators.engines import Embedded
 from operators.environment import HigherLower
 from operators.filters import keep_mixed
 from operators.loss import entropy_bonus, kl_penalty, ppo_clip, value_clip
-from operators.mismatch import anchor_on_rollout, truncated_importance
+from operators.mismatch import anchor_on_rollout, importance_weighted, self_normalized_importance, truncated_importance
 from operators.records import KlRows, ModelRows, PpoRows, Sample, ValueRows
 from operators.reward import exact_match, integer_match, length_penalty, number_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
+from operators.shaping import kl_in_reward
 from operators.sync import sync
 from operators.trainers import Torch, TorchCritic
 from rlflow import Feedback, absent, pipeline

@@ -1,6 +1,6 @@
 """Operators that a user might add, with fields of their own: the generated loops mix them with the catalogue's.
 
-    row       fluency  length_of  add_quality  token_weights  weigh  dense_scores  shift  merge_scores  kl_in_reward
+    row       fluency  length_of  add_quality  token_weights  weigh  dense_scores  shift  merge_scores
     group     rank_quality  rank_advantage  keep_good (a filter)        batch   whiten  shuffle (a permutation)
     prompts   drop_easy (a filter before dispatch)                      sink    report
     workers   Judge (a second kind of model)
@@ -21,7 +21,6 @@ from operators.fields import (
     B,
     InputIds,
     LogProbs,
-    OldLogProbs,
     PromptTemplate,
     R,
     RefLogProbs,
@@ -80,12 +79,6 @@ def shift(scores: DenseScores, response_mask: ResponseMask) -> TokenScores: ...
 
 @operator(per="row")
 def merge_scores(one: TokenScores, two: TokenScores) -> TokenScores: ...
-
-
-@operator(per="row")
-def kl_in_reward(
-    token_level_rewards: TokenRewards, old_log_probs: OldLogProbs, ref_log_probs: RefLogProbs, response_mask: ResponseMask, *, beta: float
-) -> TokenRewards: ...
 
 
 # --- groups and batches -------------------------------------------------------------------------------------------------

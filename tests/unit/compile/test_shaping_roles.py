@@ -13,6 +13,7 @@ from operators.dataset import dataset
 from operators.engines import Embedded
 from operators.filters import mask_overlong
 from operators.loss import ppo_clip
+from operators.mismatch import anchor_on_rollout
 from operators.records import ModelRows, PpoRows, Sample
 from operators.reward import integer_match, shape_rewards
 from operators.rows import micro_pack, pad, rebalance, shard
@@ -74,7 +75,10 @@ def test_a_penalty_by_old_log_probs_is_accepted() -> None:
 
 
 def test_so_is_one_by_what_the_rollout_recorded_which_needs_no_forward() -> None:
-    plan = plan_of(lambda s: kl_in_reward(s.rewards, s.ready.rollout_log_probs, s.ref, s.ready.response_mask, beta=0.01))
+    def penalty(s: Loop) -> Tensor:
+        return kl_in_reward(s.rewards, anchor_on_rollout(s.ready.rollout_log_probs), s.ref, s.ready.response_mask, beta=0.01)
+
+    plan = plan_of(penalty)
     needed = {node.name for node in plan.graph.nodes if node.id in plan.facts.needed}
     assert "reference.log_probs" in needed
     assert "actor.log_probs" not in needed
@@ -85,8 +89,17 @@ def test_a_penalty_keeps_the_reference_alive_and_without_one_it_is_dropped() -> 
     assert "reference.log_probs" not in {node.name for node in plan.graph.nodes if node.id in plan.facts.needed}
 
 
+@pytest.mark.parametrize("given", [
+    lambda s: (s.ref, s.ref),  # it would be 0
+    lambda s: (s.old, s.old),
+    lambda s: (s.ready.rollout_log_probs, s.ref),  # not without saying so
+])  # fmt: skip
+def test_log_probs_of_another_reading_are_refused_here_too(given: Callable[[Loop], tuple[Tensor, Tensor]]) -> None:
+    assert codes(lambda s: kl_in_reward(s.rewards, *given(s), s.ready.response_mask, beta=0.01)) == ["RLF121"]
+
+
 def test_policy_and_reference_exchanged_are_refused() -> None:
-    assert codes(lambda s: kl_in_reward(s.rewards, s.ref, s.old, s.ready.response_mask, beta=0.01)) == ["RLF121"]
+    assert codes(lambda s: kl_in_reward(s.rewards, s.ref, s.old, s.ready.response_mask, beta=0.01)) == ["RLF122"]
 
 
 def test_a_reference_at_another_temperature_is_refused() -> None:

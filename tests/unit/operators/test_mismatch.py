@@ -141,7 +141,7 @@ def test_every_layout_gives_the_same(operator: Any) -> None:
     shown = [[True, False, True], [True], [False, False]]
     named = {"old": rows, "rollout": [[0.0] * len(row) for row in rows]}
     weighs = operator in ALL
-    columns = [Column.ragged("f32", row) for row in named.values()], Column.ragged("flag", shown)
+    columns: list[Any] = [*(Column.ragged("f32", row) for row in named.values()), Column.ragged("flag", shown)]
     jagged = [torch.nested.nested_tensor([torch.tensor(x) for x in row], layout=torch.jagged) for row in (*named.values(), shown)]
     filled: Any = ((rows, 7.0), (named["rollout"], 5.0), (shown, False))
     padded = [torch.tensor([row + [fill] * (3 - len(row)) for row in of]) for of, fill in filled]
@@ -155,7 +155,7 @@ def test_every_layout_gives_the_same(operator: Any) -> None:
     got = call(*jagged)
     assert got.is_nested
     assert [row.tolist() for row in got.unbind()] == [expected[i][: len(row)] for i, row in enumerate(rows)]
-    column = call(*columns[0], columns[1])
+    column = call(*columns)
     assert column.dtype == ("f32" if weighs else "flag")
     assert column.to_list() == [pytest.approx(expected[i][: len(row)]) for i, row in enumerate(rows)]
 

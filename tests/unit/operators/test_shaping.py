@@ -105,8 +105,8 @@ def test_every_layout_gives_the_same(how: str) -> None:
         return kl_in_reward(rewards, log_probs, rewards, mask, beta=1.0)
 
     expected = [[-0.5, 0.0, 1.75], [3.0], [0.0, 0.0]] if how == "kl" else [[0.0, 0.0, 0.0], [1.5], [0.0, 0.0]]
-    columns = [Column.ragged("f32", rows) for rows in lists.values()]
-    assert call(*columns, Column.ragged("flag", shown)).to_list() == [pytest.approx(row) for row in expected]
+    columns: list[Any] = [*(Column.ragged("f32", rows) for rows in lists.values()), Column.ragged("flag", shown)]
+    assert call(*columns).to_list() == [pytest.approx(row) for row in expected]
     jagged = [torch.nested.nested_tensor([torch.tensor(x) for x in rows], layout=torch.jagged) for rows in (*lists.values(), shown)]
     assert [row.tolist() for row in call(*jagged).unbind()] == [pytest.approx(row) for row in expected]
 
