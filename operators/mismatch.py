@@ -22,7 +22,7 @@ What holds for all of them:
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def importance_weighted(
     level       "token": r_t. "sequence": Π r_t of the row, unbiased and of high variance. "geometric": (Π r_t)^(1/n), n trained tokens.
     outside     "truncate": a weight beyond a bound is that bound (TIS). "zero": it is 0, its token or row has no gradient, and still
                 counts in the denominator (MIS; a token at a time it is IcePop's). Use reject_tokens or reject_rows not to count it.
-    Raises UsageError for bounds that are not 0 <= low < high.
+    Raises UsageError for bounds that are not 0 <= low < high, and for an option that there is not.
 
     Ionides 2008, truncated importance sampling; Yao et al. 2025 (TIS); Zhao et al. 2025, IcePop ("Small leak can sink a great ship");
     Zheng et al. 2025, GSPO (arXiv:2507.18071), the geometric mean.
@@ -146,7 +146,8 @@ def reject_tokens(
     flag[B, R]; log-probs f32[B, R].
     by      "ratio": r = π_old / π_rollout; a usual band is 0.5 to 2. "k2": (log r)² / 2; 0.1 is r = 1.56 or 0.64. "k3": r - 1 - log r;
             0.1 is r = 1.52 or 0.62. k1 is the log of r: a band on it is the band on r.
-    Notes `rejected_tokens` and `kept_tokens`. Raises UsageError for bounds that are not 0 <= low < high.
+    Notes `rejected_tokens` and `kept_tokens`.
+    Raises UsageError for bounds that are not 0 <= low < high, and for an option that there is not.
     k2, k3: Schulman 2020, "Approximating KL divergence".
 
         r = 0.4, 1, 1.9, 2.1, low=0.5, high=2: the mask is 0, 1, 1, 0
@@ -173,10 +174,11 @@ def reject_rows(
             A sum grows with the length of the row, so its bounds do: "mean" asks the same of long and short ones.
     Geometric means lie close to 1: a usual band is 0.99 to 1.01 with one version and two engines, 0.9 to 1.1 with lag.
     Notes `rejected_rows` and `kept_rows`, of those with a trained token, `rejected_tokens` and `kept_tokens`.
-    Raises UsageError for bounds that are not 0 <= low < high.
+    Raises UsageError for bounds that are not 0 <= low < high, and for an option that there is not.
 
         log-ratios of a row 0.4, 0.2, high=1.5:  mean e^0.3 = 1.35, kept    sum e^0.6 = 1.82, rejected    max 1.49, kept
     """
+    _check("over", over, Over)
     tokens = Tokens.of(response_mask)
     per_token = _divergence(log_ratio(tokens, old_log_probs, rollout_log_probs), by)
     if over == "max":
@@ -206,6 +208,8 @@ def log_ratio(tokens: Tokens, old_log_probs: Any, rollout_log_probs: Any) -> Arr
 
 def _weights(tokens: Tokens, old: Any, rollout: Any, level: Level, low: float, high: float, outside: Outside) -> Array:
     """[trained tokens]: the weight of each."""
+    _check("level", level, Level)
+    _check("outside", outside, Outside)
     _check_band(low, high)
     log_r = log_ratio(tokens, old, rollout)
     if level != "token":
@@ -221,6 +225,7 @@ def _weighed(tokens: Tokens, advantages: Any, weights: Array) -> Tensor:
 
 def _divergence(log_r: Array, by: Divergence) -> Array:
     """A number a token that a row's sum or mean can be taken of: of the ratio its log."""
+    _check("by", by, Divergence)
     if by == "ratio":
         return log_r
     return log_r**2 / 2 if by == "k2" else np.expm1(log_r) - log_r
@@ -236,6 +241,11 @@ def _kept(tokens: Tokens, kept: Array) -> Tensor:
     note("rejected_tokens", float((~kept).sum()))
     note("kept_tokens", float(kept.sum()))
     return cast(Tensor, tokens.write_mask(kept))
+
+
+def _check(name: str, given: str, choices: Any) -> None:
+    if given not in get_args(choices):
+        raise UsageError(f"{name}={given!r}: it is one of {', '.join(get_args(choices))}")
 
 
 def _check_band(low: float, high: float) -> None:

@@ -160,6 +160,18 @@ def test_every_layout_gives_the_same(operator: Any) -> None:
     assert column.to_list() == [pytest.approx(expected[i][: len(row)]) for i, row in enumerate(rows)]
 
 
+@pytest.mark.parametrize(("operator", "option", "choices"), [
+    (importance_weighted, "level", "token, sequence, geometric"), (importance_weighted, "outside", "truncate, zero"),
+    (reject_tokens, "by", "ratio, k2, k3"), (reject_rows, "over", "sum, mean, max"),
+])  # fmt: skip
+def test_an_option_that_there_is_not_is_refused(operator: Any, option: str, choices: str) -> None:
+    """`level="geo"` is no row's product."""
+    given: Any = {"high": 2.0, "log_ratios": [[0.0]], option: "geo"}
+    run: Any = weights if operator is importance_weighted else kept
+    with pytest.raises(UsageError, match=f"{option}='geo': it is one of {choices}"):
+        run(operator=operator, **given)
+
+
 # --- rejection ------------------------------------------------------------------------------------------------------------------------
 def test_tokens_outside_the_band_leave_the_mask() -> None:
     assert kept([[math.log(r) for r in (0.4, 1.0, 1.9, 2.1)]], reject_tokens, low=0.5, high=2.0) == [[0, 1, 1, 0]]
