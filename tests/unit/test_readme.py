@@ -32,5 +32,5 @@ def test_the_reward_of_the_readme_stands_in_a_pipeline() -> None:
     (block,) = re.findall(r"```python\n(# my_reward\.py\n.*?)```", README, re.DOTALL)
     names: dict[str, Any] = {}
     exec(block, names)
-    parts = [node.params["name"] for node in grpo(reward=names["rewarded"]).graph.nodes if node.name.startswith("add_part")]
-    assert parts == ["correct", "format", "judge"]
+    plan = grpo(reward=names["rewarded"]).replace("shape_rewards", names["short"])
+    assert [node.params["name"] for node in plan.graph.nodes if node.name.startswith("add_part")] == ["correct", "format", "judge"]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
 from operators.lengths import cosine_length, group_length
+from operators.mixture import mixture
+from operators.reward import integer_match, matches
+from pipelines.grpo import grpo
 from rlflow.errors import DataError
 
 
@@ -59,3 +64,14 @@ def test_group_length_of_equal_lengths_is_zero() -> None:
 def test_a_row_without_a_trained_token_is_no_short_answer() -> None:
     shaped = group_length(torch.zeros(3, 12), torch.ones(3), rows_of(0, 4, 8), torch.tensor([3, 3, 3]))
     assert shaped.sum(-1).tolist() == pytest.approx([0.0, 0.5, -0.5])
+
+
+@pytest.mark.parametrize("shape", [partial(cosine_length, max_tokens=4), group_length])
+def test_a_length_goes_by_the_part_of_a_mixture_that_is_correct(shape: Callable[..., object]) -> None:
+    mixed = mixture(format=(matches("[0-9]"), 0.1), correct=(integer_match, 1.0))
+    graph = grpo(reward=mixed).replace("shape_rewards", shape).graph
+    (node,) = [node for node in graph.nodes if node.name.endswith("_length")]
+    (right,) = [graph.fields[use.field] for use in node.uses if use.param == "is_correct"]
+    while right.source is not None:  # the record that the mixture puts together holds it under a name of its own
+        right = graph.fields[right.source]
+    assert graph.nodes[right.node].name == "integer_match"
