@@ -13,6 +13,7 @@ from typing import Annotated
 
 from operators.dataset import dataset
 from operators.engines import Embedded
+from operators.environment import Environment
 from operators.fields import Advantages, GroupSize, OldLogProbs, Policy, PromptCount, RankCount, ResponseMask, TokenCount
 from operators.records import ModelRows, PpoRows, Sample
 from operators.reward import RewardFn, integer_match
@@ -80,8 +81,8 @@ def micro_batches(rows: RowsT, on: Worker, options: Options) -> Micro[RowsT]:
     return micro_pack(shard(rows, on=on, mini_batches=options.mini_batches), max_tokens=options.max_tokens)
 
 
-def evaluate(engine: Embedded, policy: Feedback[Policy], options: Options) -> None:
-    """Held-out prompts, answered by what the engine serves."""
+def evaluate(engine: Embedded, policy: Feedback[Policy], options: Options, environment: Environment | None = None) -> None:
+    """Held-out prompts, answered by what the engine serves, over turns where there is an environment."""
     engine.evaluate(
         policy.served,
         dataset(options.data, split="test", tokenizer=options.model),
@@ -89,4 +90,5 @@ def evaluate(engine: Embedded, policy: Feedback[Policy], options: Options) -> No
         every=options.eval_every,
         samples=options.eval_samples,
         temperature=options.eval_temperature,
+        environment=environment,
     )

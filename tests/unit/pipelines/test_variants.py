@@ -97,6 +97,12 @@ def test_a_variant_differs_from_grpo_only_where_its_algorithm_does(name: str) ->
     assert found.keys() & {"workers", "feedbacks"} == DIFFERS[name].elsewhere
 
 
+def test_stepwise_differs_from_multiturn_in_its_estimator_alone() -> None:
+    operators = diff(plan_of("multiturn"), plan_of("stepwise")).sections["operators"]
+    assert ([row.name for row in operators.removed], [row.name for row in operators.added]) == (["grpo"], ["gigpo"])
+    assert [row.name for row in operators.changed if changes(row)] == []
+
+
 @pytest.mark.parametrize("file", PIPELINES, ids=lambda file: file.stem)
 def test_every_pipeline_checks_without_a_warning(file: Path) -> None:
     command = command_of(str(file))
