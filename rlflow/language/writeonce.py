@@ -31,6 +31,7 @@ Kind = Literal["tensor", "array", "list", "dict", "tuple", "record", "micro", "p
 KINDS: dict[str, Kind] = {"torch.Tensor": "tensor", "numpy.ndarray": "array"}
 KINDS |= {"builtins.list": "list", "builtins.dict": "dict", "builtins.tuple": "tuple"}
 KINDS |= {"rlflow.language.record.Record": "record", "rlflow.language.loss.Micro": "micro", "rlflow.language.loss.Objective": "micro"}
+KINDS |= {f"rlflow.engines.train.{name}": "record" for name in ("packed.PackedRows", "context.ContextRows")}
 COPY = {"tensor": ".clone()", "array": ".copy()", "list": ".copy()", "dict": ".copy()"}
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)

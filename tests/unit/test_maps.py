@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "rlflow"
 
 
-PACKAGES = ("compile", "data", "data/pool", "engines/train", "language", "run", "run/controller", "run/ledger", "show")
+PACKAGES = ("compile", "data", "data/pool", "engines/train", "language", "run", "run/controller", "run/ledger", "show", "testing")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

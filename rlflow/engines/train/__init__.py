@@ -10,6 +10,8 @@
     ├── terms.py         terms of the losses → sum / count, and sums for the metrics
     ├── filled.py        fields that the plan leaves to the training forward
     ├── view.py          what a loss reads: the rows in the layout of the forward, and sums over one row
+    ├── packed.py        rows of a micro-batch end to end, without padding
+    ├── context.py       the part of each row that a context-parallel rank has (no engine here has such ranks; Megatron does)
     ├── statistics.py    a first pass over the mini-batch, for losses whose terms need a statistic of it
     ├── update.py        one mini-batch: gradients → sum over ranks → clip → AdamW
     ├── optimizer.py     AdamW, its moments by parameter name

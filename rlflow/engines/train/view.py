@@ -93,6 +93,12 @@ class LossRows(RowView):
         flat = flat.long() if flat.dtype == torch.bool else flat
         return flat.new_zeros(self._rows.is_pad.shape[0]).index_add(0, self._layout.row, flat)
 
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Row and position of every token, i64[tokens] each."""
+        position = self.positions()
+        row = torch.arange(position.shape[0], device=position.device) if self._layout.row is None else self._layout.row
+        return (row.repeat_interleave(position.shape[1]) if self._layout.row is None else row), position.reshape(-1)
+
     # --- for messages -----------------------------------------------------------------------------------------------------------------
     def place(self, i: int, j: int) -> tuple[int, int]:
         """Row and position of the token at [i, j] of the layout."""
