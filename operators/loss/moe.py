@@ -30,19 +30,13 @@ class load_balancing(Aggregated[PolicyForward, ModelRows]):
         E = 2, k = 1, two tokens with probabilities (0.9, 0.1), (0.6, 0.4): f = (1, 0), P = (0.75, 0.25): 2 · 0.75 = 1.5
     """
 
+    split_invariant = False
+    depends_on_cut = "the share of tokens that each expert gets is taken a micro-batch"
     coef: float
 
     @property
     def active(self) -> bool:
         return self.coef != 0
-
-    @property
-    def split_invariant(self) -> bool:
-        return False
-
-    @property
-    def depends_on_cut(self) -> str:
-        return "the share of tokens that each expert gets is taken a micro-batch"
 
     def __call__(self, forward: PolicyForward, rows: ModelRows) -> Tensor:
         whole = self._unevenness(forward, rows)
