@@ -44,7 +44,7 @@ def sample(*rows: Any) -> Any:
 # --- S1 -----------------------------------------------------------------------------------------------------------------------------
 def test_S1_log_probs_of_a_response_are_its_last_and_not_the_prompts() -> None:
     """After a change of layout `[:n]` of right-aligned log-probs gave those of the prompt. Mask 00111: -0.1, -0.2, -0.3."""
-    (row,) = [row_of([1, 2, 3], [7, 8, 9], [-0.1, -0.2, -0.3])]
+    row = row_of([1, 2, 3], [7, 8, 9], [-0.1, -0.2, -0.3])
     assert row.response_mask.tolist() == [False, False, True, True, True]
     assert row.rollout_log_probs[row.response_mask].tolist() == pytest.approx([-0.1, -0.2, -0.3])
     outputs = torch.tensor([[-9.0, -8.0, -0.1, -0.2, -0.3, -7.0]])  # what a model says after each of the six tokens

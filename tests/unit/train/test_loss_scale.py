@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from train_cases import Objective, Rows, make_rows
 
+from operators.filters import mask_overlong
+from operators.mismatch import reject_rows, reject_tokens
 from rlflow.engines.train.torch import TorchEngine
 from rlflow.errors import EngineError
 
@@ -240,3 +242,23 @@ def test_terms_of_another_width_are_refused(policy_path: Path, width: int) -> No
 
     with pytest.raises(EngineError, match=rf"Other returned shape \[1, {width}\] for 1 rows and a response_mask of \[1, 2\]"):
         loss_of(policy_path, (rows_of([1.0, 1.0]),), loss=Other())
+
+
+@pytest.mark.parametrize(("how", "by_tokens", "by_rows"), [
+    ("tokens", (2 + 4) / 2, (2 + 4) / 2),  # 9s are outside: of row 1 nothing is left, and it is no row
+    ("rows", 4.0, 4.0),
+    ("overlong", (2 + 9 + 4) / 3, (2 + 9 + 4) / 2),
+])  # fmt: skip
+def test_what_is_rejected_is_in_no_denominator(policy_path: Path, how: str, by_tokens: float, by_rows: float) -> None:
+    rows = rows_of([2.0, 9.0], [9.0, 9.0], [4.0])
+    old = (rows.advantages == 9).float()  # log-ratios 1 where the term is 9, else 0
+    given = (rows.response_mask, old, torch.zeros_like(old))
+    mask = {
+        "tokens": lambda: reject_tokens(*given, high=2.0),
+        "rows": lambda: reject_rows(*given, over="max", high=2.0),
+        "overlong": lambda: mask_overlong(rows.response_mask, torch.tensor([False, True, False])),
+    }[how]()
+    trained = replace(rows, response_mask=mask)
+    for cut in ((trained,), (trained.take([0]), trained.take([1, 2])), tuple(trained.take([i]) for i in range(3))):
+        assert loss_of(policy_path, cut) == pytest.approx(by_tokens)
+        assert loss_of(policy_path, cut, loss=Given("rows")) == pytest.approx(by_rows)
