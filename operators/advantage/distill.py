@@ -9,7 +9,7 @@ from ..ragged import Tokens
 from ..records import Advantage
 
 
-@operator(per="row")
+@operator(per="row", ragged=True)
 def distill(
     teacher_log_probs: TeacherLogProbs, rollout_log_probs: RolloutLogProbs, response_mask: ResponseMask, *, coef: float = 1.0
 ) -> Advantage:

@@ -25,7 +25,7 @@ from ..records import Advantage
 from .groups import Groups
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def grpo(
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,
@@ -47,7 +47,7 @@ def grpo(
     return groups.advantage(centred / _positive(groups.deviation() + epsilon) if scale_by_std else centred)
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None) -> Advantage:
     """s minus the mean score of the *other* trajectories of its group.
 
@@ -59,7 +59,7 @@ def rloo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Ui
     return groups.advantage(groups.scores - groups.mean_of_others())
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def opo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None) -> Advantage:
     """s - Σ length · s / Σ length over its group: the baseline of least variance where a gradient's norm grows with its length.
 
@@ -73,7 +73,7 @@ def opo(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid
     return groups.advantage(groups.scores - baseline[groups.group])
 
 
-@operator(per="batch", least_group=2)
+@operator(per="batch", least_group=2, ragged=True)
 def gpg(
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,
@@ -96,7 +96,7 @@ def gpg(
     return groups.advantage(alpha * (groups.scores - groups.mean()))
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def grpo_passk(
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,
@@ -118,7 +118,7 @@ def grpo_passk(
     return groups.advantage(lead / _positive(groups.deviation() + epsilon) if scale_by_std else lead)
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def maxrl(
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,

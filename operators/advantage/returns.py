@@ -22,7 +22,7 @@ from .scan import suffix_sums
 from .whitening import whitened
 
 
-@operator(per="row")
+@operator(per="row", ragged=True)
 def reinforce(token_level_rewards: TokenRewards, response_mask: ResponseMask, *, gamma: float = 1.0) -> Advantage:
     """G_t = Σ_k γ^k r_{t+k}, without a baseline: advantages and returns are the same.
 
@@ -35,7 +35,7 @@ def reinforce(token_level_rewards: TokenRewards, response_mask: ResponseMask, *,
     return Advantage(advantages=tokens.write(returns), returns=tokens.write(returns))
 
 
-@operator(per="batch")
+@operator(per="batch", ragged=True)
 def reinforce_plus_plus(token_level_rewards: TokenRewards, response_mask: ResponseMask, *, gamma: float = 1.0) -> Advantage:
     """G_t = Σ_k γ^k r_{t+k}, whitened: mean 0 and variance 1 (n - 1) over all trained tokens of the batch. `returns`: G_t.
 
@@ -48,7 +48,7 @@ def reinforce_plus_plus(token_level_rewards: TokenRewards, response_mask: Respon
     return Advantage(advantages=tokens.write(whitened(returns)), returns=tokens.write(returns))
 
 
-@operator(per="batch", least_group=2)
+@operator(per="batch", least_group=2, ragged=True)
 def reinforce_plus_plus_baseline(
     token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid, *, traj_uid: TrajUid | None = None
 ) -> Advantage:
@@ -68,7 +68,7 @@ def reinforce_plus_plus_baseline(
     return Advantage(advantages=groups.tokens.write(x), returns=groups.tokens.write(x))
 
 
-@operator(per="row")
+@operator(per="row", ragged=True)
 def remax(token_level_rewards: TokenRewards, reward_baselines: RewardBaselines, response_mask: ResponseMask) -> Advantage:
     """G_t = Σ_k r_{t+k} minus what the greedy answer to the same prompt was rewarded. `returns`: G_t.
 
@@ -83,7 +83,7 @@ def remax(token_level_rewards: TokenRewards, reward_baselines: RewardBaselines, 
     return Advantage(advantages=tokens.write(returns - tokens.each(baseline)), returns=tokens.write(returns))
 
 
-@operator(per="batch")
+@operator(per="batch", ragged=True)
 def gae(
     token_level_rewards: TokenRewards,
     values: Values,

@@ -16,7 +16,7 @@ from .groups import Groups
 from .whitening import whitened
 
 
-@operator(per="batch", least_group=2)
+@operator(per="batch", least_group=2, ragged=True)
 def gdpo(
     rewards: Record,
     response_mask: ResponseMask,

@@ -24,7 +24,7 @@ from .groups import EXTREMES, Groups, fill, numbered_pairs
 from .scan import suffix_sums
 
 
-@operator(per="group", least_group=2)
+@operator(per="group", least_group=2, ragged=True)
 def gigpo(
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,

@@ -11,7 +11,7 @@ from ..fields import Advantages, ResponseMask
 from ..ragged import BLOCK, Tokens
 
 
-@operator(per="batch")
+@operator(per="batch", ragged=True)
 def whiten(advantages: Advantages, response_mask: ResponseMask) -> Advantages:
     """(x - mean) / √(variance + 1e-8) over the trained tokens of the batch, variance as of a sample (n - 1); 0 outside the mask.
 

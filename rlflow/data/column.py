@@ -122,6 +122,12 @@ class Column:
         offsets = None if self.offsets is None else (self.axis, self.offsets.tobytes())
         return self.dtype, self.values.shape, offsets, np.ascontiguousarray(self.values).tobytes()
 
+    def read_only(self) -> Column:
+        """The same memory, where a write raises."""
+        values = self.values.view()
+        values.flags.writeable = False
+        return Column(self.dtype, values, self.offsets, self.axis)
+
     # --- rows ------------------------------------------------------------------------------------
     def take(self, index: Array, gather: Array | None = None) -> Column:
         """Rows by index, each >= 0. gather: what `gather_of` gives for these offsets, where the caller has it already."""

@@ -173,11 +173,13 @@ def _evaluate(dim: Dim, letters: Mapping[str, Array]) -> Array:
 
 
 # --- results --------------------------------------------------------------------------------------------------------------------------
-def column_of(name: str, spec: Spec, value: Tensor | Array | Sequence[str], sizes: Sizes) -> Column:
-    """What an operator returned for one field, as a column: padded tensors are cut to each row's length.
+def column_of(name: str, spec: Spec, value: Tensor | Array | Sequence[str] | Column, sizes: Sizes) -> Column:
+    """What an operator returned for one field, as a column: padded tensors are cut to each row's length, a Column is taken as it is.
 
     Raises DataError where dtype or shape are not as declared, an off-by-one width included.
     """
+    if isinstance(value, Column):
+        return _as_declared(name, spec, value, sizes)
     if spec.dtype == "text":
         if len(value) != sizes.rows:
             raise DataError(f"{_declared(name, spec)} with {sizes.rows} rows, got {len(value)} texts")
@@ -194,6 +196,19 @@ def column_of(name: str, spec: Spec, value: Tensor | Array | Sequence[str], size
     if column.dtype != spec.dtype:
         raise DataError(f"{_declared(name, spec)}, got a {column.dtype} tensor: convert it where it is made")
     return column
+
+
+def _as_declared(name: str, spec: Spec, column: Column, sizes: Sizes) -> Column:
+    """In memory of its own: what is read-only is an input's, and offsets often are."""
+    if column.dtype != spec.dtype or column.rows != sizes.rows:
+        raise DataError(f"{_declared(name, spec)} with {sizes.rows} rows, got a {column.dtype} column of {column.rows}")
+    for _, dim, real, is_ragged in _observe(name, spec, column):
+        wanted, found = np.broadcast_arrays(sizes.of(dim), real)
+        if (wrong := np.flatnonzero(wanted != found)).size or is_ragged != sizes.per_row(dim):
+            row = int(wrong[0]) if wrong.size else 0
+            raise DataError(f"{_declared(name, spec)}: row {row} has {found[row]} where {dim} = {wanted[row]}")
+    values = column.values if column.values.flags.writeable else column.values.copy()
+    return Column(column.dtype, values, None if column.offsets is None else column.offsets.copy(), column.axis)
 
 
 def _declared(name: str, spec: Spec) -> str:

@@ -4,6 +4,8 @@
                                                                                                     │
     block ◀── cut to the true lengths ◀── tensors ◀────────────────────────────────────────────────┘
 
+An operator that is `ragged` is given the columns of its ragged fields as they lie, and may return columns: nothing is padded for it.
+
 Nothing here knows what an operator means. Names of fields, shapes and dtypes come from the plan.
 """
 
@@ -26,11 +28,11 @@ from ..errors import DataError
 from ..language.config import from_config, resolve
 from ..language.feedback import Handle
 from ..language.loss import Objective
-from ..language.operator import WHOSE
+from ..language.operator import WHOSE, declaration_of
 from ..language.worker import Worker
 from ..measure import collected
 from .graph import GraphView
-from .letters import sizes_of
+from .letters import count_rows, sizes_of
 from .messages import Source
 
 Columns = Mapping[int, Column]  # by field id
@@ -47,6 +49,7 @@ class _Prepared:
     records: dict[str, tuple[type, dict[str, int]]]  # parameter -> record class, and which field is which of its own
     outs: tuple[Field, ...]
     kept: frozenset[int]  # of `outs`, those that somebody reads or that are measured
+    ragged: bool
 
 
 class Interpreter:
@@ -95,8 +98,11 @@ class Interpreter:
             if dot:
                 records[param][1][name] = use.field
         outs = tuple(self.view.graph.fields[i] for i in node.outs)
+        function = resolve(node.operator) if worker is None else getattr(worker, method)
+        declared = declaration_of(function)
         return _Prepared(
-            function=resolve(node.operator) if worker is None else getattr(worker, method),
+            function=function,
+            ragged=declared is not None and declared.ragged,
             worker=worker,
             config={name: from_config(value, self.workers) for name, value in node.params.items()},
             alone={use.param: use.field for use in node.uses if "." not in use.param},
@@ -111,10 +117,12 @@ class Interpreter:
         """of: version and timeline of the weights."""
         arguments = dict(ready.config)
         arguments |= {use.param: self._handle(use, *of) for use in node.weights}
-        arguments |= {param: to_torch(columns[field]) for param, field in ready.alone.items() if field in columns}
+        arguments |= {param: given(columns[field], ready.ragged) for param, field in ready.alone.items() if field in columns}
         for param, (record, names) in ready.records.items():
             fields = {name: columns[field] for name, field in names.items() if field in columns}
-            arguments[param] = self._objective(node, record, fields, cuts) if node.losses else make_record(record, Block(fields))
+            arguments[param] = (
+                self._objective(node, record, fields, cuts) if node.losses else make_record(record, Block(fields), ready.ragged)
+            )
         return arguments
 
     def _handle(self, use: WeightsUse, version: int, timeline: int) -> Handle[Any]:
@@ -174,12 +182,17 @@ def _refuse_not_finite(node: Node, field: Field, column: Column) -> None:
         raise DataError(f"result of `{node.name}`: `{field.name}` of row {row} of {column.rows} is {column.values[first]}")
 
 
-def make_record(cls: type, block: Block) -> Any:
-    """An instance of a record class whose live fields are right-padded tensors; what the plan dropped is not there."""
+def make_record(cls: type, block: Block, ragged: bool = False) -> Any:
+    """An instance of a record class whose live fields are given as to an operator; what the plan dropped is not there."""
     record: Any = object.__new__(cls)
     for name, column in block.columns.items():
-        object.__setattr__(record, name, to_torch(column))
+        object.__setattr__(record, name, given(column, ragged))
     return record
+
+
+def given(column: Column, ragged: bool) -> Any:
+    """A right-padded tensor, or a list of texts; to an operator that is ragged a column of tokens itself, read-only."""
+    return column.read_only() if ragged and column.offsets is not None and column.dtype != "text" else to_torch(column)
 
 
 def _is_measured(field: Field) -> bool:
@@ -189,7 +202,7 @@ def _is_measured(field: Field) -> bool:
 
 def _rows_of(record: Any) -> int:
     """How many rows a filter kept."""
-    return len(next(iter(vars(record).values())))
+    return count_rows(next(iter(vars(record).values())))
 
 
 def block_of(columns: Columns) -> Block:

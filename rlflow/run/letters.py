@@ -29,7 +29,7 @@ def sizes_of(node: Node, columns: Mapping[int, Column], made: Made) -> Sizes:
     rows, given = made[0][0].declared, _given(node, columns)
     same = given.get(str(rows.shape[0])) if rows else None
     sizes = same or Sizes(
-        len(made[0][1]), {x: np.array([n]) for x, n in node.bound.items()}, dict.fromkeys(node.bound, node.name), frozenset()
+        count_rows(made[0][1]), {x: np.array([n]) for x, n in node.bound.items()}, dict.fromkeys(node.bound, node.name), frozenset()
     )
     found = {letter: size for letter, size in _read_off(made) if letter not in sizes.letters}
     sizes = Sizes(sizes.rows, {**sizes.letters, **found}, {**sizes.source, **dict.fromkeys(found, node.name)}, sizes.ragged | found.keys())
@@ -61,11 +61,27 @@ def _read_off(made: Made) -> list[tuple[str, Any]]:
         for axis, dim in enumerate(spec.shape[1:], 1):
             if (letter := dim.single) is None:
                 continue
-            if spec.role is not None and str(spec.role) == "mask(attention)":
+            if isinstance(value, Column):
+                lengths.append((letter, _length(value, axis)))
+            elif spec.role is not None and str(spec.role) == "mask(attention)":
                 lengths.append((letter, as_array(value)[1].sum(-1)))
             else:
                 widths.append((letter, np.full(len(value), value.shape[axis], np.int64)))
     return [*widths, *lengths]
+
+
+def count_rows(value: Any) -> int:
+    """Of a tensor, a list or a Column."""
+    return value.rows if isinstance(value, Column) else len(value)
+
+
+def _length(column: Column, axis: int) -> Any:
+    """int64[rows]: the sizes of a column's rows on that axis of the padded tensor."""
+    if column.offsets is not None and column.axis == axis:
+        return column.lengths()
+    fixed = axis - 1 if column.offsets is None or axis < column.axis else axis - 2
+    inner = column.values.shape[1:]
+    return np.full(column.rows, inner[fixed] if fixed < len(inner) else 0, np.int64)
 
 
 def _largest(node: Node, given: Mapping[str, Sizes]) -> dict[str, int]:
@@ -81,7 +97,7 @@ def _largest_of(sizes: Sizes) -> dict[str, int]:
 
 
 def _rows(made: Made) -> dict[str, int]:
-    return {str(field.declared.shape[0]): len(value) for field, value in made if field.declared is not None}
+    return {str(field.declared.shape[0]): count_rows(value) for field, value in made if field.declared is not None}
 
 
 def _hold(node: Node, made: Made, largest: dict[str, int]) -> None:
