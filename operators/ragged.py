@@ -121,7 +121,7 @@ class Tokens:
         return self._as_given(out)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """(rows, their trained tokens), whole rows at a time, about BLOCK tokens each (a longer row alone)."""
+        """(rows, their trained tokens), whole rows at a time: BLOCK tokens and what the last row has more."""
         cuts = np.unique(np.searchsorted(self.starts, np.arange(0, self.total, BLOCK)))
         edges = [*dict.fromkeys([0, *cuts.tolist(), self.rows])]
         for first, last in pairwise(edges):
