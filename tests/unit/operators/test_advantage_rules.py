@@ -98,6 +98,11 @@ def both(result: Advantage) -> list[torch.Tensor]:
     return [result.advantages, result.returns]
 
 
+def test_every_shipped_estimator_is_held_to_the_rules() -> None:
+    called = {*ALL, "whiten", "estimate", "AdvantageFn"}  # whiten: test_estimators.py; the others are none
+    assert set(shipped.__all__) <= called
+
+
 @named
 def test_nan_outside_the_mask_is_not_read_and_zero_is_written(name: str) -> None:
     given = batch()
