@@ -36,6 +36,7 @@ __all__ = ["ChatServer", "Reply", "ask"]
 Failure = Literal["", "timeout", "error", "gave_up"]
 AGAIN = frozenset({408, 429, *range(500, 600)})  # statuses after which the same request may do better
 SLACK_S = 10.0  # for the loop to say that the time of a call is over
+_FIRST = threading.Lock()  # `cache` lets two threads that ask first, at once, make one each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class ChatServer:
     concurrency: requests in flight; per_second: requests begun a second, None for as many as there are. Both a process.
     attempts: at a prompt; backoff_s: the wait before the second one, doubled for each further one unless the server names another.
     request_timeout_s: for one request; timeout_s: for all prompts of a call together. A proxy of the environment is not used.
-    Raises UsageError for a url that is none or holds a password, and for numbers that are not positive.
+    Raises UsageError for a url that is none or holds a password or a query, and for numbers that are not positive.
     """
 
     url: str
@@ -65,6 +66,8 @@ class ChatServer:
     def __post_init__(self) -> None:
         if "@" in self.url:
             raise UsageError("ChatServer(url=...) holds a user or password, which a plan would keep: name a variable with api_key_env")
+        if "?" in self.url or "#" in self.url:
+            raise UsageError("ChatServer(url=...) has a query, which a plan would keep: name a variable with api_key_env")
         if not _is_address(self.url):
             raise UsageError(f"ChatServer(url={self.url!r}): give an address such as http://127.0.0.1:8000/v1")
         positive = ("max_tokens", "concurrency", "per_second", "attempts", "backoff_s", "request_timeout_s", "timeout_s")
@@ -103,7 +106,9 @@ class Reply:
 def ask(server: ChatServer, prompts: Sequence[str]) -> list[Reply]:
     """The reply to each prompt, in order; never later than `timeout_s`. Raises UsageError without the key of the server."""
     key = server.key
-    waiting = asyncio.run_coroutine_threadsafe(_ask_all(_line(server), key, prompts), _loop())
+    with _FIRST:
+        line, loop = _line(server), _loop()
+    waiting = asyncio.run_coroutine_threadsafe(_ask_all(line, key, prompts), loop)
     try:
         return waiting.result(timeout=server.timeout_s + SLACK_S)
     except TimeoutError as error:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import pytest
 from chat_server import Handler, closes, completion, hangs, raw, says, serving, status, tears  # beside this file
 
+from operators import chat
 from operators.chat import ChatServer, Reply, ask
 from operators.pace import Pace, backoff, retry_after
 from rlflow.errors import UsageError
@@ -54,6 +58,23 @@ def test_answers_in_chunks_and_answers_that_end_with_their_connection() -> None:
     acts = {"a": [chunked], "b": [raw(b"HTTP/1.0 200 OK\r\n\r\n" + completion("to the end"))]}
     with serving(acts) as server:
         assert [reply.text for reply in ask(server_at(server.url), ["a", "b"])] == ["in pieces", "to the end"]
+
+
+def test_callers_that_are_first_at_once_share_one_loop_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("_loop", "_line"):
+        make = getattr(chat, name).__wrapped__
+
+        def slow(*given: Any, name: str = name, make: Any = make) -> Any:
+            made.append(name)
+            time.sleep(0.05)
+            return make(*given)
+
+        monkeypatch.setattr(chat, name, cache(slow))
+    with serving() as server, ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(ask, server_at(server.url), ["is it?"]) for _ in range(4)]
+        assert [one.result(timeout=60)[0].failed for one in asked] == [""] * 4
+    assert sorted(made) == ["_line", "_loop"]
 
 
 def test_no_prompts() -> None:
@@ -154,6 +175,12 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError, match="holds a user or password") as refused:
         ChatServer(url="http://me:secret@host/v1", model="judge")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_query_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="has a query") as refused:
+        ChatServer(url="http://host/v1?api_key=secret", model="judge")
     assert "secret" not in str(refused.value)
 
 
