@@ -180,8 +180,9 @@ def show(row: str, who: str, ms: float, peak: float, note: str) -> None:
 
 def rows() -> list[Row]:
     import rows_advantage
+    import rows_loss
 
-    return [*rows_advantage.ROWS]
+    return [*rows_advantage.ROWS, *rows_loss.ROWS]
 
 
 def main() -> None:
