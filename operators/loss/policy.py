@@ -48,15 +48,18 @@ class ppo_clip(RatioLoss):
             raise UsageError(f"ppo_clip: dual_clip is {self.dual_clip!r}; it bounds the ratio of negative advantages, above 1 (or None)")
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
-        mask = rows.response_mask.bool()
-        raw = inside(forward.log_probs.detach() - rows.old_log_probs, mask)
-        bounded = raw.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        counts = bounded == raw
-        ratio, advantages = bounded.exp_(), inside(rows.advantages, mask)
-        clipped = ratio.clamp(min=1 - self.clip_low, max=self.dual_clip).where(advantages < 0, ratio.clamp(max=1 + self.clip_high))
-        counts &= clipped == ratio
-        terms = clipped.mul_(advantages).neg_()
-        return self.aggregated(sloped(forward.log_probs, terms, inside(terms, counts)), rows)  # d(-rA) / d log π = -rA
+        terms, slope = self._terms(forward.log_probs.detach(), rows)
+        return self.aggregated(sloped(forward.log_probs, terms, slope), rows, masked=True)
+
+    def _terms(self, log_probs: Tensor, rows: PpoRows) -> tuple[Tensor, Tensor]:
+        """Values and slopes, in few passes. Nothing here has a graph, so junk may go through exp: what it makes is dropped at the end."""
+        difference = log_probs - rows.old_log_probs
+        ratio = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp_()
+        pushed_down = ratio.clamp(min=1 - self.clip_low, max=self.dual_clip)
+        clipped = pushed_down.where(rows.advantages < 0, ratio.clamp(max=1 + self.clip_high))
+        counts = (clipped == ratio).logical_and_(difference.abs_() <= LOG_RATIO_LIMIT)
+        terms = inside(clipped.mul_(rows.advantages).neg_(), rows.response_mask)
+        return terms, inside(terms, counts)  # d(-rA) / d log π = -rA
 
     def metrics(self, forward: PolicyForward, rows: PpoRows) -> dict[str, Tensor]:
         """clip_fraction: tokens whose clipped term counts; dual_clip_fraction: those bounded by dual_clip. And see `terms.drift`."""

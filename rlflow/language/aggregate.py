@@ -54,17 +54,19 @@ class Aggregated(Loss[ForwardT, ReadsT]):
     def denominator(self) -> Literal["tokens", "rows"]:
         return "tokens" if self.aggregate == "token-mean" else "rows"
 
-    def aggregated(self, terms: Tensor, rows: Any) -> Tensor:
+    def aggregated(self, terms: Tensor, rows: Any, *, masked: bool = False) -> Tensor:
         """`terms` (tokens, in the layout of `rows`) as the aggregation wants them, 0 outside the mask; the engine sums and divides.
 
+        masked: they are 0 there already, in value and gradient, which spares a pass over them.
         Raises UsageError for an aggregation that there is not, or one that lacks its constant.
         """
         for fault in faults_of(self):
             raise UsageError(f"{type(self).__name__}: {fault}")
-        terms = terms.where(rows.response_mask.bool(), terms.new_zeros(()))
+        if not masked:
+            terms = terms.where(rows.response_mask.bool(), terms.new_zeros(()))
         if self.aggregate == "seq-mean-token-mean":
-            counts: Tensor = rows.per_token(rows.row_count().clamp(min=1))
-            return terms / counts
+            share: Tensor = rows.per_token(1 / rows.row_count().clamp(min=1).to(terms.dtype))
+            return terms * share if masked else terms.mul_(share)  # in place where the tensor is our own
         return terms / self.constant if self.aggregate == NORM and self.constant else terms
 
 

@@ -58,8 +58,12 @@ class RowView:
 
     # --- what another layout overrides, with per_token and positions ----------------------------------------------------------------
     def _sum(self, x: Tensor) -> Tensor:
-        """Σ over each row of what is 0 outside the mask: tokens → [b]."""
-        return x.sum(-1)
+        """Σ over each row of what is 0 outside the mask: tokens → [b]. Of flags: how many."""
+        if x.is_floating_point():
+            return x.sum(-1)
+        import torch
+
+        return x.sum(-1, dtype=torch.int32).long()  # without it each flag becomes an int64 first, in memory
 
     def _mask(self) -> Tensor:
         mask: Any = getattr(self, "response_mask", None)

@@ -88,7 +88,7 @@ class LossRows(RowView):
     def local_sum(self, x: Tensor) -> Tensor:
         """Σ over each row of what this rank has of it: tokens → [b]. No collective."""
         if self._layout.row is None:
-            return x.sum(-1)
+            return super()._sum(x)
         flat = x.reshape(-1)
         flat = flat.long() if flat.dtype == torch.bool else flat
         return flat.new_zeros(self._rows.is_pad.shape[0]).index_add(0, self._layout.row, flat)
