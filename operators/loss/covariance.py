@@ -7,6 +7,7 @@
 Cui et al. 2025, "The entropy mechanism of reinforcement learning for reasoning language models" (arXiv:2505.22617).
 Means, ranks and choices are made once for the whole mini-batch (`statistic`), before any term of it. What is drawn, or would be a tie, goes
 by a hash of the token's name (uid, traj_uid, leaf, position): neither the cut nor the order of rows changes which tokens it is.
+Advantages that are weighed (by importance) enter the covariance weighed, and kl_cov's penalty is not weighed by them.
 """
 
 from __future__ import annotations

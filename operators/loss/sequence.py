@@ -4,7 +4,7 @@
     gmpo    ρ = exp(mean of the clipped log r)    clipped a token, in the logarithm; never as a whole
     topr    w = min(1, Π r) where A < 0           REINFORCE for what went well, truncated importance for what did not
 
-A row whose mask is all False has ratio 1 and no term.
+A row whose mask is all False has ratio 1 and no term. To weigh A (by importance; weights are not negative) is to weigh the term.
 """
 
 from __future__ import annotations
