@@ -17,7 +17,7 @@ What holds for all of them:
 - A rejected token is out of the mask: it is not trained, and no denominator counts it; of a rejected row all are. Hand the result to the
   losses, and the whole mask to the estimators: a baseline is over all that was sampled.
 - Masks and weights alike declare `corrects=("version", "engine")`: RLF307 and RLF123 are silent about what they were given.
-- Fields may lie in any layout (`ragged.py`): right-padded, jagged, Columns. The result has that of `response_mask`.
+- Fields may lie in any layout (`ragged.py`): right-padded, jagged, Columns. The result has that of `response_mask`; a run pads nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Over: TypeAlias = Literal["sum", "mean", "max"]
 
 
 # --- weights --------------------------------------------------------------------------------------------------------------------------
-@operator(per="row", corrects=("version", "engine"))
+@operator(per="row", corrects=("version", "engine"), ragged=True)
 def truncated_importance(
     advantages: Advantages,
     old_log_probs: OldLogProbs,
@@ -72,7 +72,7 @@ def truncated_importance(
     return _weighed(tokens, advantages, weights)
 
 
-@operator(per="row", corrects=("version", "engine"))
+@operator(per="row", corrects=("version", "engine"), ragged=True)
 def importance_weighted(
     advantages: Advantages,
     old_log_probs: OldLogProbs,
@@ -103,7 +103,7 @@ def importance_weighted(
     return _weighed(tokens, advantages, weights)
 
 
-@operator(per="batch", corrects=("version", "engine"))
+@operator(per="batch", corrects=("version", "engine"), ragged=True)
 def self_normalized_importance(
     advantages: Advantages,
     old_log_probs: OldLogProbs,
@@ -131,7 +131,7 @@ def self_normalized_importance(
 
 
 # --- rejection ------------------------------------------------------------------------------------------------------------------------
-@operator(per="row", corrects=("version", "engine"))
+@operator(per="row", corrects=("version", "engine"), ragged=True)
 def reject_tokens(
     response_mask: ResponseMask,
     old_log_probs: OldLogProbs,
@@ -156,7 +156,7 @@ def reject_tokens(
     return _kept(tokens, _within(_divergence(log_ratio(tokens, old_log_probs, rollout_log_probs), by), by, low, high))
 
 
-@operator(per="row", corrects=("version", "engine"))
+@operator(per="row", corrects=("version", "engine"), ragged=True)
 def reject_rows(
     response_mask: ResponseMask,
     old_log_probs: OldLogProbs,

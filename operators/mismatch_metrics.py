@@ -31,7 +31,7 @@ POSITIONS = 4
 OLDEST = 8
 
 
-@operator(per="batch", sink=True, corrects=("version", "engine"))
+@operator(per="batch", sink=True, corrects=("version", "engine"), ragged=True)
 def mismatch_metrics(
     policy: Current[Policy],
     old_log_probs: OldLogProbs,

@@ -27,7 +27,7 @@ from .ragged import Tokens, refuse_not_finite
 __all__ = ["kl_in_reward", "overlong_penalty"]
 
 
-@operator(per="row")
+@operator(per="row", ragged=True)
 def overlong_penalty(
     token_level_rewards: TokenRewards, response_mask: ResponseMask, *, limit: TokenCount, buffer: TokenCount, penalty: float = 1.0
 ) -> TokenRewards:
@@ -52,7 +52,7 @@ def overlong_penalty(
     return cast(Tensor, tokens.write(rewards))
 
 
-@operator(per="row")
+@operator(per="row", ragged=True)
 def kl_in_reward(
     token_level_rewards: TokenRewards,
     old_log_probs: OldLogProbs,
