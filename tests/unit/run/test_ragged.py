@@ -9,8 +9,10 @@ import pytest
 import torch
 from small_loop import interpreter_of, small
 
+from operators.advantage import reinforce
 from operators.fields import ResponseMask, TokenRewards, Uid
 from operators.records import Advantage
+from operators.shaping import overlong_penalty
 from rlflow import operator
 from rlflow.compile.plan import Plan
 from rlflow.data.column import Column
@@ -129,3 +131,13 @@ def test_operators_that_move_rows_are_not_given_columns() -> None:
         @operator(per="group", rows="filter", ragged=True)
         def keeps(rows: Advantage) -> Advantage:
             return rows
+
+
+def with_penalty(token_level_rewards: TokenRewards, response_mask: ResponseMask) -> Advantage:
+    return reinforce(overlong_penalty(token_level_rewards, response_mask, limit=2, buffer=1), response_mask)
+
+
+def test_rewards_are_shaped_on_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trained tokens are one over limit - buffer: the whole penalty. One is none."""
+    monkeypatch.setattr(interpret, "to_torch", lambda column: pytest.fail(f"padded {column.to_list()}"))
+    assert run(with_estimator(with_penalty), "overlong_penalty").popitem()[1].to_list() == [[0.0, 0.0, 0.0], [0.0], [], [0.5, 0.0]]
