@@ -63,7 +63,8 @@ CODES: dict[str, str] = {
     "RLF520": "unrelated rows",
     "RLF521": "a field did not go through a row operator",
     "RLF524": "statistics over pad rows",
+    "RLF530": "a loss that depends on how rows are cut (a warning)",
 }
 
 # What `# rlflow: ignore[RLF210]` at a call may turn off: warnings, and errors after which the graph still means something and runs.
-SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503", "RLF512", "RLF513", "RLF524"})
+SUPPRESSIBLE = frozenset({"RLF123", "RLF124", "RLF210", "RLF307", "RLF503", "RLF512", "RLF513", "RLF524", "RLF530"})

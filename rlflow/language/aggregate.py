@@ -26,7 +26,7 @@ from .record import Record
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Aggregate", "Aggregated", "faults_of"]
+__all__ = ["NORM", "Aggregate", "Aggregated", "faults_of"]
 
 Aggregate: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 NORM = "seq-mean-token-sum-norm"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import source
+from .aggregate import NORM, Aggregated, faults_of
 from .diagnostic import Label
 from .fits import misfit
 from .loss import Loss, options_of, rows_of
@@ -38,6 +39,10 @@ def uncounted(loss: Loss[Any, Any]) -> Iterator[Uncounted]:
         return
     name, wanted, record = type(loss).__name__, loss.denominator, rows_of(loss)
     declared = _declared(type(loss))
+    if isinstance(loss, Aggregated) and loss.aggregate == NORM:
+        for fault in faults_of(loss):
+            help = "a number that no batch changes, say the longest answer that is sampled: `constant=512`"
+            yield Uncounted("RLF013", f"`{name}` has nothing to divide by: {fault}", "a constant is an option", (), help)
     if not _is_one(wanted):
         message = f"`{name}` is divided by {wanted!r}, which nobody counts"
         help = f"a denominator is one of {', '.join(KEYS)}, or a number above 0"

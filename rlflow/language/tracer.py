@@ -128,9 +128,23 @@ class CallTracer:
             self.read_besides |= set(weighed_by(loss))
             for found in (*uncounted(loss), *unweighed(loss, type(objective.rows))):
                 self.refuse(found.code, found.message, where=at, label=found.label, related=found.declared, help=found.help)
+            if loss.active and not loss.split_invariant:
+                self._depends_on_cut(loss, at)
             if unknown := set(loss.corrects) - set(DIFFERENCES):
                 there_are = ", ".join(DIFFERENCES)
                 self.refuse("RLF013", f"`{type(loss).__name__}` corrects {min(unknown)!r}; there are {there_are}", where=at)
+
+    def _depends_on_cut(self, loss: Loss[Any, Any], at: Place) -> None:
+        found = Diagnostic(
+            code="RLF530",
+            message=f"the gradient of `{type(loss).__name__}` depends on how rows are cut",
+            where=at,
+            label=loss.depends_on_cut or "it says split_invariant = False",
+            notes=("dp, micro-batch size, packing and row order then change what is trained, and not only how fast",),
+            help="make it of the whole mini-batch (`first_pass`, `statistic`), or take the cut for an option and ignore this here",
+            severity="warning",
+        )
+        self.trace.diagnostics.append(found)
 
     def _options(self, loss: Loss[Any, Any], at: Place) -> None:
         cls = type(loss)
