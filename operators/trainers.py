@@ -43,7 +43,8 @@ ModelRowsT = TypeVar("ModelRowsT", bound=ModelRows)
 class _Trainer(Worker):
     """What policy and critic have in common: a torch engine, one process a dp rank.
 
-    lr: of AdamW, after `warmup_steps`. max_tokens: padded tokens of a micro-batch when scoring.
+    lr: of AdamW, after `warmup_steps`. max_tokens: of a micro-batch when scoring, pads included. packed: rows of a micro-batch run end to
+    end, as one sequence without padding; the gradient is the same.
     """
 
     kind = "policy"
@@ -69,11 +70,12 @@ class _Trainer(Worker):
         grad_clip: float = 1.0,
         warmup_steps: int = 5,
         max_tokens: TokenCount = 16_384,
+        packed: bool = False,
         threads: int = 1,
         on: Devices | None = None,
     ) -> None:
         super().__init__(name, dp=dp, temperature=temperature, on=on)
-        self.model, self.max_tokens, self.threads = model, max_tokens, threads
+        self.model, self.max_tokens, self.packed, self.threads = model, max_tokens, packed, threads
         self.optimizer = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "grad_clip": grad_clip, "warmup_steps": warmup_steps}
         self._published: tuple[int, dict[str, torch.Tensor]] | None = None
 
@@ -89,6 +91,7 @@ class _Trainer(Worker):
             kind=self.kind,  # type: ignore[arg-type]
             temperature=self.temperature,
             max_tokens=self.max_tokens,
+            packed=self.packed,
             seed=site.seed,
             rank=site.rank,
             dp_size=site.dp_size,
@@ -166,6 +169,7 @@ class TorchTeacher(_Trainer):
         dp: RankCount = 1,
         temperature: float = 1.0,
         max_tokens: TokenCount = 16_384,
+        packed: bool = False,
         threads: int = 1,
         on: Devices | None = None,
     ) -> None:

@@ -6,6 +6,7 @@
 
 Position t predicts token t + 1: output t meets label `input_ids[:, t + 1]`. With R = S - 1 the slice is positions 0 .. S - 2.
 Padding is on the right, so causality alone hides it from every token: attention needs no mask. Pads yield numbers that are masked later.
+Packed rows (packed.py) are one sequence [1, M]: the outputs are those of each row but its last, [1, N].
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .packed import PackedRows
 from .protocol import RowsLike
 
 __all__ = [
@@ -78,17 +80,22 @@ class CriticOutput:
 
 def policy_forward(model: Any, rows: RowsLike, *, temperature: float, autocast: torch.dtype | None = None) -> PolicyOutput:
     """Log-probabilities of every token but the first, at `temperature`."""
-    positions = rows.input_ids.shape[1] - 1
-    output = run_model(model, rows.input_ids, rows.position_ids, autocast=autocast)
-    logits = predicting(output.logits, positions)
-    routers = tuple(predicting(x.reshape(*rows.input_ids.shape, -1), positions) for x in output.router_logits)
-    return PolicyOutput(logits if temperature == 1.0 else logits / temperature, rows.input_ids[:, 1:], routers, experts_per_token(model))
+    output = run_model(model, rows.input_ids, rows.position_ids, autocast=autocast, packed=isinstance(rows, PackedRows))
+    logits = _of_tokens(output.logits, rows)
+    routers = tuple(_of_tokens(x.reshape(*rows.input_ids.shape, -1), rows) for x in output.router_logits)
+    labels = rows.input_ids[:, rows.predicting + 1] if isinstance(rows, PackedRows) else rows.input_ids[:, 1:]
+    return PolicyOutput(logits if temperature == 1.0 else logits / temperature, labels, routers, experts_per_token(model))
 
 
 def critic_forward(model: Any, rows: RowsLike, *, autocast: torch.dtype | None = None) -> CriticOutput:
     """The value of the state after each token but the last."""
-    positions = rows.input_ids.shape[1] - 1
-    return CriticOutput(predicting(run_model(model, rows.input_ids, rows.position_ids, autocast=autocast).logits, positions).squeeze(-1))
+    output = run_model(model, rows.input_ids, rows.position_ids, autocast=autocast, packed=isinstance(rows, PackedRows))
+    return CriticOutput(_of_tokens(output.logits, rows).squeeze(-1))
+
+
+def _of_tokens(outputs: Tensor, rows: RowsLike) -> Tensor:
+    """The outputs that predict a token of their row: [b, S, ...] → [b, R, ...], packed [1, M, ...] → [1, N, ...]."""
+    return outputs[:, rows.predicting] if isinstance(rows, PackedRows) else predicting(outputs, outputs.shape[1] - 1)
 
 
 def experts_per_token(model: Any) -> int:
@@ -103,10 +110,15 @@ class ModelOutput(NamedTuple):
     router_logits: tuple[Tensor, ...]
 
 
-def run_model(model: Any, input_ids: Tensor, position_ids: Tensor, *, autocast: torch.dtype | None = None) -> ModelOutput:
-    """One forward. Dropout is off (the model is in eval mode): a log-probability must not depend on chance."""
-    # All ones, not None: without a mask transformers takes jumps of position_ids (the pads) for packed sequences, and builds a mask.
-    everything = torch.ones_like(input_ids)
+def run_model(
+    model: Any, input_ids: Tensor, position_ids: Tensor, *, autocast: torch.dtype | None = None, packed: bool = False
+) -> ModelOutput:
+    """One forward. Dropout is off (the model is in eval mode): a log-probability must not depend on chance.
+
+    Without a mask transformers takes jumps of position_ids for the borders of packed rows, and builds one that is block-diagonal. That is
+    what `packed` asks for; in right-padded rows the pads jump too, so their mask is all ones.
+    """
+    everything = None if packed else torch.ones_like(input_ids)
     routed = {"output_router_logits": True} if torch.is_grad_enabled() and experts_per_token(model) else {}
     with torch.autocast(input_ids.device.type, dtype=autocast, enabled=autocast is not None):
         output = model(input_ids=input_ids, attention_mask=everything, position_ids=position_ids, use_cache=False, **routed)

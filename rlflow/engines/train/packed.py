@@ -9,7 +9,7 @@ What follows the last trained token of a row changes no loss (attention is causa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .view import Layout
 
 __all__ = ["PackedRows"]
 
-OWN = ("lengths", "predicting", "layout", "_of_tokens", "_of_ids", "_row", "_column")
+OWN = ("lengths", "predicting", "layout", "_of_tokens", "_of_ids", "_row", "_column", "_trained")
 
 
 class PackedRows:
@@ -29,12 +29,19 @@ class PackedRows:
     layout: which row and position each of the N tokens is. predicting: i64[N], where in the M each of them is.
     """
 
+    if TYPE_CHECKING:  # by __getattr__, like every other field
+        input_ids: Tensor
+        position_ids: Tensor
+        response_mask: Tensor
+        is_pad: Tensor
+
     def __init__(self, rows: Any) -> None:
-        """rows: right-padded. Raises EngineError for position_ids that do not count 0, 1, 2, ...: they would look like several rows."""
+        """rows: right-padded. Reading position_ids raises EngineError that do not count 0, 1, 2, ...: a row would look like several."""
         mask = rows.response_mask.bool()
         steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
         self.lengths = (mask * steps).amax(-1).clamp(min=1) + 1  # tokens of each row that are run, its label included
         inside = torch.arange(mask.shape[1] + 1, device=mask.device) < self.lengths[:, None]
+        self._trained = mask.any(-1)
         self._rows, self._of_tokens, self._of_ids = rows, tuple(mask.shape), tuple(inside.shape)
         self._row, self._column = inside.nonzero(as_tuple=True)
         self.predicting = (self._column < self.lengths[self._row] - 1).nonzero()[:, 0]
@@ -45,6 +52,12 @@ class PackedRows:
         other = object.__new__(type(self))
         other.__dict__.update({name: self.__dict__[name] for name in OWN}, _rows=fields)
         return other
+
+    def unpacked(self, x: Tensor) -> Tensor:
+        """[1, N] → [b, R], 0 where nothing was run."""
+        out = x.new_zeros(self._of_tokens)
+        out[self._row[self.predicting], self._column[self.predicting]] = x[0]
+        return out
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -57,9 +70,14 @@ class PackedRows:
             row, column = row[self.predicting], column[self.predicting]
         elif tuple(value.shape[:2]) != self._of_ids:
             return value
-        packed = value[row, column].unsqueeze(0)
-        if name == "position_ids" and not torch.equal(packed[0], column):
-            wrong = int(row[(packed[0] != column).nonzero()[0, 0]])
-            raise EngineError(f"position_ids of row {wrong} do not count 0, 1, 2, ...: packed rows are told apart by where they restart")
-        setattr(self, name, packed)
-        return packed
+        setattr(self, name, self._counted(value[row, column]) if name == "position_ids" else value[row, column].unsqueeze(0))
+        return self.__dict__[name]
+
+    def _counted(self, given: Tensor) -> Tensor:
+        """position_ids [1, M]. Those of a row without a trained token (a padding row may hold zeros) are not looked at."""
+        wrong = (given != self._column) & (self._trained[self._row])
+        if bool(wrong.any()):
+            row = int(self._row[wrong.nonzero()[0, 0]])
+            raise EngineError(f"position_ids of row {row} do not count 0, 1, 2, ...: packed rows are told apart by where they restart")
+        counting: Tensor = self._column
+        return counting.unsqueeze(0)

@@ -47,7 +47,7 @@ __all__ = ["LossLike", "ObjectiveLike", "RowsLike", "TrainEngine"]
 
 
 class RowsLike(Protocol):
-    """Rows that a training forward reads (records have more fields: what their losses read). Right-padded."""
+    """Rows that a training forward reads (records have more fields: what their losses read). Right-padded, or packed: see packed.py."""
 
     @property
     def input_ids(self) -> Tensor: ...  # i64[b, S]

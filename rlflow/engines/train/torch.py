@@ -25,6 +25,7 @@ from .filled import lacking
 from .forward import critic_forward, policy_forward
 from .model import Kind, load_model, quiet_transformers
 from .optimizer import load_moments, make_adamw, moments
+from .packed import PackedRows
 from .protocol import ObjectiveLike, RowsLike
 from .schedule import Schedule, learning_rate
 from .scoring import ScoringRows, score
@@ -56,6 +57,7 @@ class TorchEngine:
         dtype: DTypeName = "float32",
         device: str = "cpu",
         max_tokens: int = 16_384,
+        packed: bool = False,
         seed: int = 0,
         rank: int = 0,
         dp_size: int = 1,
@@ -64,9 +66,10 @@ class TorchEngine:
     ) -> None:
         """Load `model_path` and join the group of ranks.
 
-        grad_clip: bound of the global gradient norm, 0 for none. temperature: of log-probs and entropy, as sampled. max_tokens: padded
-        tokens of a micro-batch when scoring. seed: of a value head that the checkpoint lacks. rendezvous: `file:///...`, fresh,
-        only read if dp_size > 1. timeout_s: bound of every wait for other ranks.
+        grad_clip: bound of the global gradient norm, 0 for none. temperature: of log-probs and entropy, as sampled. max_tokens: of a
+        micro-batch when scoring, pads included. packed: rows of a micro-batch run end to end, as one sequence without padding, in
+        training and scoring; losses see them so, and gradients are the same. seed: of a value head that the checkpoint lacks.
+        rendezvous: `file:///...`, fresh, only read if dp_size > 1. timeout_s: bound of every wait for other ranks.
         """
         if not temperature > 0:
             raise EngineError(f"temperature is {temperature}; log-probabilities need one above 0 (greedy sampling has none)")
@@ -79,6 +82,7 @@ class TorchEngine:
         self._lr = {"lr": lr, "warmup_steps": warmup_steps, "schedule": schedule, "decay_steps": decay_steps}
         self._adamw = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
         self._grad_clip, self._temperature, self._max_tokens, self._seed = grad_clip, temperature, max_tokens, seed
+        self._packed = packed
         self._dtype = torch.float64 if dtype == "float64" else torch.float32
         self._autocast = torch.bfloat16 if dtype == "bfloat16" else None
         self._device = torch.device(device)
@@ -95,7 +99,7 @@ class TorchEngine:
         """
         self._need("policy", "log_probs")
 
-        def forward(rows: ScoringRows) -> Tensor:
+        def forward(rows: ScoringRows | PackedRows) -> Tensor:
             return policy_forward(self._model, rows, temperature=self._temperature, autocast=self._autocast).log_probs
 
         return self._score(forward, input_ids, position_ids, attention_mask, "log-probs")
@@ -104,14 +108,14 @@ class TorchEngine:
         """f32[B, R], no gradient: at t, the value of the state after token t, i.e. before token t + 1; zero outside the row."""
         self._need("critic", "values")
 
-        def forward(rows: ScoringRows) -> Tensor:
+        def forward(rows: ScoringRows | PackedRows) -> Tensor:
             return critic_forward(self._model, rows, autocast=self._autocast).values
 
         return self._score(forward, input_ids, position_ids, attention_mask, "values")
 
     def _score(self, forward: Any, input_ids: Tensor, position_ids: Tensor, attention_mask: Tensor, what: str) -> Tensor:
         given = (input_ids.to(self._device), position_ids.to(self._device), attention_mask.to(self._device))
-        return score(forward, *given, max_tokens=self._max_tokens, what=what).to(input_ids.device)
+        return score(forward, *given, max_tokens=self._max_tokens, what=what, packed=self._packed).to(input_ids.device)
 
     def _need(self, kind: Kind, method: str) -> None:
         if self.kind != kind:
@@ -131,7 +135,9 @@ class TorchEngine:
             raise EngineError("no loss is active: there is nothing to train; give train(...) a loss whose weight is not 0")
         counts = whole_counts(objective, losses.values(), self._ranks)
         filled = lacking(objective, losses.values(), updates=updates)
-        updater = Updater(self._parameters(), self._adam(), self._forward, self._ranks, grad_clip=self._grad_clip, filled=filled)
+        updater = Updater(
+            self._parameters(), self._adam(), self._forward, self._ranks, grad_clip=self._grad_clip, filled=filled, packed=self._packed
+        )  # fmt: skip
         made: list[tuple[Step, Counts]] = []
         lr = self._rate()
         for update in range(updates):

@@ -21,6 +21,7 @@ from rlflow.language.loss import has_statistic
 
 from .denominators import Counts
 from .distributed import Ranks
+from .packed import PackedRows
 from .protocol import LossLike, RowsLike
 from .statistics import Measured, Statistics, measured, statistics_of, word
 from .terms import Sums, micro_loss, row_names
@@ -42,7 +43,8 @@ class Step:
 class Updater:
     """Makes optimizer steps.
 
-    forward: rows of a micro-batch → what the losses read, with gradient. filled: fields of the rows that are taken from it.
+    forward: rows of a micro-batch → what the losses read, with gradient. filled: fields of the rows that are taken from it. packed: rows
+    run end to end, as one sequence.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class Updater:
         *,
         grad_clip: float,
         filled: Mapping[str, str] | None = None,
+        packed: bool = False,
     ) -> None:
         self._parameters, self._optimizer, self._forward, self._ranks = parameters, optimizer, forward, ranks
-        self._grad_clip, self._filled = grad_clip, filled or {}
+        self._grad_clip, self._filled, self._packed = grad_clip, filled or {}, packed
 
     def step(self, minibatch: Sequence[RowsLike], losses: Mapping[str, LossLike], counts: Counts, *, lr: float, place: str) -> Step:
         """One optimizer step on the mini-batch that all ranks share. Collective.
@@ -135,6 +138,10 @@ class Updater:
 
     def _seen(self, rows: RowsLike) -> tuple[Any, LossRows]:
         """The forward of a micro-batch, and its rows as a loss sees them."""
+        if self._packed:
+            together = PackedRows(rows)
+            forward = self._forward(together)
+            return forward, LossRows(together, forward, self._filled, together.layout)
         forward = self._forward(rows)
         return forward, LossRows(rows, forward, self._filled)
 
