@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from test_split_invariance import cuts, rows_in
-from train_cases import Objective, Rows, make_rows, parameters, relative_difference
+from train_cases import Objective, make_rows, parameters, relative_difference
 
 from operators.loss import entropy_bonus, gspo, kl_penalty, ppo_clip, value_clip
 from rlflow.engines.train.context import ContextRows, share_of
@@ -27,8 +27,9 @@ def small() -> PackedRows:
     """Row 0 is trained at 1 and 2, row 1 at 0, row 2 (padding) nowhere."""
     mask = torch.tensor([[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
     ids = torch.arange(15).reshape(3, 5)
+    counting = torch.arange(5).expand(3, 5) * (ids < 10)
     return PackedRows(SimpleNamespace(
-        response_mask=mask, is_pad=torch.tensor([False, False, True]), input_ids=ids, position_ids=torch.arange(5).expand(3, 5) * (ids < 10),
+        response_mask=mask, is_pad=torch.tensor([False, False, True]), input_ids=ids, position_ids=counting,
         advantages=torch.arange(12.0).reshape(3, 4), uid=torch.tensor([7, 8, -1]),
     ))  # fmt: skip
 
