@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ..fields import ResponseMask, TokenRewards, TrajUid, Uid
 from ..records import Advantage
 
-AdvantageFn: TypeAlias = Callable[..., Advantage]  # an operator, a partial of one or a function of operators; `estimate` says what it gets
+
+class GroupEstimator(Protocol):
+    """Compares the trajectories of a prompt. It may also take `traj_uid` by keyword."""
+
+    def __call__(self, token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage: ...
+
+
+class RowEstimator(Protocol):
+    """Looks at each row alone, or at all of them together."""
+
+    def __call__(self, token_level_rewards: TokenRewards, response_mask: ResponseMask) -> Advantage: ...
+
+
+# What a pipeline takes that has rewards, masks and groups: an operator, a function of operators, or a partial of either.
+AdvantageFn: TypeAlias = GroupEstimator | RowEstimator | functools.partial[Advantage]
 
 
 def estimate(
-    fn: AdvantageFn,
+    fn: Callable[..., Advantage],
     *,
     token_level_rewards: TokenRewards,
     response_mask: ResponseMask,
