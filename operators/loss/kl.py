@@ -50,7 +50,8 @@ def _value(difference: Tensor, estimator: KlEstimator) -> Tensor:
             return 0.5 * difference**2
         case "k3" | "low_var_kl":
             bounded = difference.clamp(max=LOG_RATIO_LIMIT)
-            return bounded.exp() * (1 + difference - bounded) - difference - 1
+            slope = bounded.expm1()  # e^d - 1 - d by exp is rounding alone, of either sign, where the policies are close
+            return slope - bounded + (difference - bounded) * slope
 
 
 def refuse_estimator(of: str, estimator: str) -> None:
@@ -60,7 +61,7 @@ def refuse_estimator(of: str, estimator: str) -> None:
 
 
 class kl_penalty(Aggregated[PolicyForward, KlRows]):
-    """beta · KL(π | π_ref) a token, by k3 unless told otherwise. With beta = 0 it reads nothing.
+    """beta · KL(π | π_ref) a token, by k3 unless told otherwise. With beta = 0 it reads nothing; UsageError for one below.
 
     estimator, straight_through: see the table of this file. With k3, beyond d = 20 exp goes on as its tangent, so that the gradient stays
     finite and keeps its direction (towards the reference).
@@ -75,6 +76,8 @@ class kl_penalty(Aggregated[PolicyForward, KlRows]):
 
     def __post_init__(self) -> None:
         refuse_estimator("kl_penalty", self.estimator)
+        if not self.beta >= 0:  # NaN is none either
+            raise UsageError(f"kl_penalty: beta is {self.beta!r}; a penalty is above 0, or 0: off")
 
     @property
     def active(self) -> bool:

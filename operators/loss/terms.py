@@ -43,7 +43,7 @@ def drift(difference: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Of a log-ratio: ppo_kl, approx_kl: KL(old | new) by k1 and k3, nats; ratio: r itself."""
     difference = difference.detach()
     ratio = difference.exp()
-    return {"ppo_kl": -difference, "approx_kl": ratio - 1 - difference, "ratio": inside(ratio, mask)}
+    return {"ppo_kl": -difference, "approx_kl": difference.expm1() - difference, "ratio": inside(ratio, mask)}
 
 
 def sloped(x: Tensor, values: Tensor, slope: Tensor) -> Tensor:

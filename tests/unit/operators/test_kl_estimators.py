@@ -10,6 +10,8 @@ import torch
 from evaluated import forward_of, rows_of
 
 from operators.loss import kl_penalty, opd
+from operators.loss.kl import kl_estimate
+from operators.loss.terms import drift
 from rlflow.errors import UsageError
 
 
@@ -65,6 +67,21 @@ def test_far_from_the_reference_the_gradient_still_points_to_it(estimator: str, 
 def test_kl_penalty_refuses_an_estimator_that_there_is_not() -> None:
     with pytest.raises(UsageError, match="kl_penalty: estimator is 'k4'; use k1, kl, abs, k2, mse, k3, low_var_kl"):
         kl_penalty(0.1, "k4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("beta", [-0.1, math.nan])
+def test_kl_penalty_refuses_a_beta_that_would_leave_it_out_in_silence(beta: float) -> None:
+    with pytest.raises(UsageError, match=r"kl_penalty: beta is .*; a penalty is above 0, or 0: off"):
+        kl_penalty(beta)
+
+
+@pytest.mark.parametrize("d", [7e-4, -7e-4, 3e-6])
+def test_k3_is_right_where_the_policies_are_close(d: float) -> None:
+    """e^d - 1 - d = d² / 2 + d³ / 6 + ...; as written it is a few units of float32's rounding of 1, of either sign."""
+    estimate = kl_estimate(torch.zeros(1), torch.tensor([d]), torch.ones(1).bool(), "k3", straight_through=False)
+    assert estimate.dtype is torch.float32
+    assert estimate.item() == pytest.approx(d**2 / 2 + d**3 / 6, rel=1e-3, abs=1e-12)
+    assert drift(torch.tensor([d]), torch.ones(1))["approx_kl"].item() == pytest.approx(d**2 / 2 + d**3 / 6, rel=1e-3, abs=1e-12)
 
 
 # --- opd ----------------------------------------------------------------------------------------------------------------------------
