@@ -22,7 +22,7 @@ from rlflow.data.dtypes import Array
 
 from ..fields import ResponseMask, TokenRewards, TrajUid, Uid
 from ..records import Advantage
-from .groups import Groups
+from .groups import Groups, nonzero
 
 
 @operator(per="group", least_group=2, ragged=True)
@@ -44,7 +44,7 @@ def grpo(
     """
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     centred = groups.scores - (groups.mean_of_others() if leave_one_out else groups.mean())
-    return groups.advantage(centred / _positive(groups.deviation() + epsilon) if scale_by_std else centred)
+    return groups.advantage(centred / nonzero(groups.deviation() + epsilon) if scale_by_std else centred)
 
 
 @operator(per="group", least_group=2, ragged=True)
@@ -115,7 +115,7 @@ def grpo_passk(
     """
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     lead = _lead(groups)
-    return groups.advantage(lead / _positive(groups.deviation() + epsilon) if scale_by_std else lead)
+    return groups.advantage(lead / nonzero(groups.deviation() + epsilon) if scale_by_std else lead)
 
 
 @operator(per="group", least_group=2, ragged=True)
@@ -136,7 +136,7 @@ def maxrl(
     """
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     mean = groups.mean()
-    return groups.advantage((groups.scores - mean) / np.where(mean + epsilon == 0, 1.0, mean + epsilon))
+    return groups.advantage((groups.scores - mean) / nonzero(mean + epsilon))
 
 
 def _lead(groups: Groups) -> Array:
@@ -152,8 +152,3 @@ def _lead(groups: Groups) -> Array:
     lead = np.zeros(groups.trajectory.max(initial=-1) + 1)
     lead[groups.trajectory[order[best]]] = own[order[best]] - own[order[best + 1]]
     return np.asarray(lead[groups.trajectory])
-
-
-def _positive(x: Array) -> Array:
-    """Where ε = 0 and nothing deviates there is nothing to divide by, and nothing to scale."""
-    return np.where(x == 0, 1.0, x)

@@ -107,5 +107,10 @@ def numbered_pairs(first: Array, second: Array) -> Array:
     return numbered(first * (len(inner) + 1) + inner)
 
 
+def nonzero(x: Array) -> Array:
+    """What to divide by: 1 where nothing deviates and ε is 0, so that there is nothing to scale."""
+    return np.where(x == 0, 1.0, x)
+
+
 def _by(index: Array, x: Array) -> Array:
     return np.bincount(index, weights=x)

@@ -12,7 +12,7 @@ from rlflow.errors import UsageError
 from ..fields import ResponseMask, TrajUid, Uid
 from ..ragged import Tokens, per_row, refuse_not_finite
 from ..records import Advantage
-from .groups import Groups
+from .groups import Groups, nonzero
 from .whitening import whitened
 
 
@@ -35,7 +35,7 @@ def gdpo(
     rewards: a record of yours whose fields are the rewards, f32[B, R] each. weights: by their names, 1 where not said; UsageError for
     others.
 
-        one uid, correct: 1, 0, format: 0, 10, a token each: ±0.7071 and ∓0.7071, together 0
+        one uid, correct: 1, 0, format: 0, 10, a token each, ε = 0: ±0.7071 and ∓0.7071, together 0
         weights={"format": 0.5}: ±0.7071 and ∓0.3536, together ±0.3536, whitened ±0.7071
     """
     fields = vars(rewards)
@@ -49,8 +49,7 @@ def gdpo(
         refuse_not_finite(name, scores, owner)
         groups = Groups.of(tokens, scores, owner, traj)
         centred = np.where(groups.comparable(), scores - groups.mean(), 0.0)
-        deviation = groups.deviation() + epsilon
-        total += weight * centred / np.where(deviation == 0, 1.0, deviation)
+        total += weight * centred / nonzero(groups.deviation() + epsilon)
         compared = groups.members[groups.group] > 1
     x = tokens.each(total.astype(np.float32))
     inside = tokens.each(compared)

@@ -20,7 +20,7 @@ from rlflow.data.dtypes import Array
 from ..fields import ResponseMask, StepRewards, StepStates, TokenRewards, TrajUid, Uid
 from ..ragged import Tokens, segment_sums
 from ..records import Advantage
-from .groups import EXTREMES, Groups, fill, numbered_pairs
+from .groups import EXTREMES, Groups, fill, nonzero, numbered_pairs
 from .scan import suffix_sums
 
 
@@ -57,7 +57,7 @@ def gigpo(
     turns = Turns.find(tokens, tokens.read("step_states", step_states), tokens.finite(*given), gamma)
     episode = groups.scores - groups.mean()
     if scale_by_std:
-        episode = episode / _nonzero(groups.deviation() + epsilon)
+        episode = episode / nonzero(groups.deviation() + epsilon)
     episode = np.where(groups.comparable(), episode, 0.0)
     step = turns.advantage(groups.group, scale_by_std, epsilon)
     step[groups.members[groups.group][turns.row] < 2] = 0
@@ -96,10 +96,5 @@ class Turns:
         centred = self.returns - (np.bincount(of, self.returns) / count)[of]
         if scale_by_std:
             deviation = np.sqrt(np.bincount(of, centred**2) / np.maximum(count - 1, 1))[of]
-            centred = centred / _nonzero(deviation + epsilon)
+            centred = centred / nonzero(deviation + epsilon)
         return np.where(known & (high > low)[of], centred, 0.0)
-
-
-def _nonzero(x: Array) -> Array:
-    """Where ε = 0 and nothing deviates there is nothing to divide by."""
-    return np.where(x == 0, 1.0, x)
