@@ -64,9 +64,12 @@ def truncated_importance(
 
     Truncated importance sampling: Espeholt et al. 2018, IMPALA (arXiv:1802.01561), the bounded ρ; Yao et al. 2025, "Your efficient RL
     framework secretly brings you off-policy RL training". As the weight is not negative, weighing A is weighing the clipped term.
+    Raises UsageError for a cap that is not above 0.
 
         old -1.0, rollout -1.5: weight e^0.5 = 1.6487      rollout -3.0: e^2 = 7.39, capped at 2
     """
+    if not cap > 0:  # NaN is none either
+        raise UsageError(f"truncated_importance(cap={cap}): a weight is above 0, and so is what bounds it")
     tokens = Tokens.of(response_mask)
     weights = _weights(tokens, old_log_probs, rollout_log_probs, "token", 0.0, cap, "truncate")
     return _weighed(tokens, advantages, weights)
@@ -250,4 +253,4 @@ def _check(name: str, given: str, choices: Any) -> None:
 
 def _check_band(low: float, high: float) -> None:
     if not 0 <= low < high:  # NaN is neither
-        raise UsageError(f"low={low}, high={high}: bounds on π_old / π_rollout are 0 <= low < high")
+        raise UsageError(f"low={low}, high={high}: bounds, of a ratio as of a divergence, are 0 <= low < high")

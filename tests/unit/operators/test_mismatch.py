@@ -47,6 +47,12 @@ def test_truncated_importance_by_hand() -> None:
     assert got[0].tolist() == pytest.approx([2 * 1.6487213, -2.0, 0.0])
 
 
+@pytest.mark.parametrize("cap", [0.0, -1.0, NAN])
+def test_a_cap_that_bounds_no_weight_is_refused_by_its_name(cap: float) -> None:
+    with pytest.raises(UsageError, match=rf"truncated_importance\(cap={cap}\)"):
+        weights([[0.1]], truncated_importance, cap=cap)
+
+
 def test_anchor_on_rollout_is_the_sampling_policy() -> None:
     rollout = torch.tensor([[-1.0, 0.0]])
     anchor = anchor_on_rollout(rollout)
