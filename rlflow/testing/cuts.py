@@ -72,7 +72,7 @@ def assert_split_invariant(loss: Loss[Any, Any], *, seed: int = 0) -> None:
 
     Micro-batches of {1, 2, 3, all} rows x dp {1, 2, 4} x cp {1, 2} x padded or packed x the order of rows x padding rows, and what lies
     outside the mask, on drawn rows with trees, tool gaps and a row without a trained token (see drawn.py; seed: of their numbers), in
-    float64 (‖Δg‖/‖g‖ ≤ 1e-12) and float32 (≤ 1e-6). About a second.
+    float64 (‖Δg‖/‖g‖ ≤ 1e-12), and every fifth of these cuts in float32 (≤ 1e-6). About a second.
     The error names the worst cut, by how much it is off, and which differences do it alone.
 
     Raises UsageError for a loss with split_invariant = False, which promises nothing, or one that is not active.

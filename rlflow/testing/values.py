@@ -128,8 +128,8 @@ def _forward(forward: dict[str, Tensor], mask: Tensor) -> Given:
 
 def _rows(rows: dict[str, Tensor], mask: Tensor, uid: Keys | None, traj_uid: Keys | None) -> Given:
     made = {name: _checked(name, value, mask) for name, value in rows.items()}
-    own = torch.arange(mask.shape[0])
-    made |= {"response_mask": mask.bool(), "is_pad": torch.zeros(mask.shape[0], dtype=torch.bool)}
+    own = torch.arange(mask.shape[0], device=mask.device)
+    made |= {"response_mask": mask.bool(), "is_pad": torch.zeros_like(own, dtype=torch.bool)}
     made |= {"uid": _keys("uid", uid, own), "traj_uid": _keys("traj_uid", traj_uid, own)}
     made["leaf"] = _leaves(made["uid"], made["traj_uid"])
     if "old_values" in made:
@@ -155,7 +155,7 @@ def _keys(name: str, given: Keys | None, own: Tensor) -> Tensor:
         raise UsageError(f"{name} has {len(values)} entries for {len(own)} rows")
     number = {key: i for i, key in enumerate(dict.fromkeys(values))}
     whole = all(isinstance(key, int) for key in number)
-    return torch.tensor([key if whole else number[key] for key in values], dtype=torch.int64)
+    return torch.tensor([key if whole else number[key] for key in values], dtype=torch.int64, device=own.device)
 
 
 def _leaves(uid: Tensor, traj_uid: Tensor) -> Tensor:
@@ -165,4 +165,4 @@ def _leaves(uid: Tensor, traj_uid: Tensor) -> Tensor:
     for key in zip(uid.tolist(), traj_uid.tolist(), strict=True):
         found.append(seen.get(key, 0))
         seen[key] = found[-1] + 1
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(found, dtype=torch.int64, device=uid.device)

@@ -59,9 +59,10 @@ class Shares:
         import torch
 
         real = ~rows.is_pad.bool()
-        weights = torch.zeros(real.shape, dtype=torch.float64)
-        weights[real.cpu()] = torch.tensor([self._weights[by].get(key, 0.0) for key in _keys(rows, real)], dtype=torch.float64)
-        return weights.to(real.device).where(rows.row_count() > 0, 0.0)
+        known = [self._weights[by].get(key, 0.0) for key in _keys(rows, real)]
+        weights = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
+        weights[real] = torch.tensor(known, dtype=torch.float64, device=real.device)
+        return weights.where(rows.row_count() > 0, 0.0)
 
     def total(self, denominator: str, by: RowWeight) -> float:
         """What the weighed terms are divided by, of `rows` or `tokens`."""

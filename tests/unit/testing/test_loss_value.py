@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from operators.loss import entropy_bonus, kl_penalty, ppo_clip, value_clip
+from operators.loss import clip_cov, entropy_bonus, kl_penalty, ppo_clip, value_clip
 from operators.records import PolicyForward, PpoRows
 from rlflow import Aggregated, Tensor
 from rlflow.errors import EngineError, UsageError
@@ -60,6 +60,16 @@ def test_G11_the_rows_of_a_trajectory_weigh_alike_as_those_of_another() -> None:
     assert loss_value(loss, **rows, **whose) == pytest.approx((6 + 2) / 2)
     assert loss_grad(loss, **rows, **whose).flatten().tolist() == pytest.approx([3.0, 1 / 6, 1 / 3, 1 / 2])
     assert loss_value(loss, **rows) == pytest.approx(12 / 4)  # every row a trajectory of its own
+
+
+@pytest.mark.parametrize("loss", [ppo_clip(row_weight="group"), ppo_clip(aggregate="seq-mean-token-mean"), clip_cov()])
+def test_everything_is_on_the_device_of_what_is_given(loss: Any) -> None:
+    """Whoever makes a tensor without saying where makes it on another device here."""
+    with torch.device("meta"):
+        found = loss_value(loss, **given(uid=["q", "q", "q"], traj_uid=[0, 0, 1]))
+        gradient = loss_grad(loss, **given(uid=["q", "q", "q"], traj_uid=[0, 0, 1]))
+    assert math.isfinite(found)
+    assert gradient.device == ZERO.device
 
 
 def test_what_the_forward_fills_in_need_not_be_given() -> None:
