@@ -7,8 +7,9 @@ from rlflow import operator
 
 @operator(per="group", least_group=2)
 def signed(token_level_rewards: TokenRewards, response_mask: ResponseMask, uid: Uid) -> Advantage:
-    scores = token_level_rewards.where(response_mask.bool(), 0.0).sum(-1)
-    group = uid.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
-    mean = scores.new_zeros(len(uid)).index_add(0, group, scores) / group.bincount(minlength=len(uid)).clamp(min=1)
-    advantages = (scores - mean[group]).sign()[:, None] * response_mask
+    mask = response_mask.bool()
+    scores = token_level_rewards.where(mask, 0.0).double().sum(-1)  # in float32 the mean of equal scores may be another number
+    group, trained = uid.unique(return_inverse=True)[1], mask.any(-1)  # type: ignore[no-untyped-call]
+    total, count = (scores.new_zeros(len(uid)).index_add(0, group, x) for x in (scores, trained.double()))
+    advantages = (scores - (total / count.clamp(min=1))[group]).sign()[:, None].float() * mask
     return Advantage(advantages=advantages, returns=advantages.clone())

@@ -34,6 +34,21 @@ def test_outside_a_pipeline_it_is_a_function_of_tensors() -> None:
     assert found.advantages.tolist() == [[1.0, 1.0, 0.0], [-1.0, -1.0, -1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("score", [0.1, 0.3, 0.7, 0.9])
+def test_equal_scores_are_told_apart_by_no_rounding(score: float) -> None:
+    from signed import signed
+
+    rewards = torch.full((8, 1), score)
+    assert signed(rewards, torch.ones(8, 1, dtype=torch.bool), torch.zeros(8).long()).advantages.tolist() == [[0.0]] * 8
+
+
+def test_a_row_without_a_trained_token_is_in_no_mean() -> None:
+    from signed import signed
+
+    found = signed(torch.tensor([[0.5], [0.5], [0.0]]), torch.tensor([[True], [True], [False]]), torch.zeros(3).long())
+    assert found.advantages.tolist() == [[0.0], [0.0], [0.0]]
+
+
 @pytest.mark.parametrize("argv", [(GRPO, "--advantage", "signed:signed"), (RLOO, "--swap", "rloo=signed:signed")])
 def test_it_swaps_in_with_one_flag(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *argv]) == 0
