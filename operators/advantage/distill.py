@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlflow import operator
 
 from ..fields import ResponseMask, RolloutLogProbs, TeacherLogProbs
+from ..options import finite
 from ..ragged import Tokens
 from ..records import Advantage
 
@@ -21,6 +22,7 @@ def distill(
 
         teacher -1.0, -0.2, policy -0.5, -1.2: advantages -0.5, 1.0
     """
+    finite("distill", coef=coef)
     tokens = Tokens.of(response_mask)
     teacher, policy = tokens.finite("teacher_log_probs", teacher_log_probs), tokens.finite("rollout_log_probs", rollout_log_probs)
     x = (teacher - policy) * coef

@@ -13,14 +13,17 @@ s: the score of a row, μ and σ: mean and sample deviation (n - 1) over the tra
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
 
 from rlflow import operator
 from rlflow.data.dtypes import Array
+from rlflow.errors import UsageError
 
 from ..fields import ResponseMask, TokenRewards, TrajUid, Uid
+from ..options import within
 from ..records import Advantage
 from .groups import Groups, nonzero
 
@@ -42,6 +45,7 @@ def grpo(
 
         one uid, scores 1, 0, 0, 1: μ = 0.5, σ = 0.57735, advantages ±0.866024      leave_one_out: ±1.154699
     """
+    within("grpo", 0, math.inf, epsilon=epsilon)
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     centred = groups.scores - (groups.mean_of_others() if leave_one_out else groups.mean())
     return groups.advantage(centred / nonzero(groups.deviation() + epsilon) if scale_by_std else centred)
@@ -90,6 +94,8 @@ def gpg(
 
         uid a: scores 1, 0, uid b: 0, 0: α = 4 / 1, advantages 2, -2, 0, 0      counted="comparable": α = 4 / 2, advantages 1, -1, 0, 0
     """
+    if counted not in ("scored", "comparable"):
+        raise UsageError(f"gpg: counted is {counted!r}; use scored, comparable")
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     counts = groups.own(groups.scores) != 0 if counted == "scored" else groups.comparable()
     alpha = groups.weight.sum() / ((groups.weight * counts).sum() or groups.weight.sum() or 1.0)
@@ -113,6 +119,7 @@ def grpo_passk(
 
         one uid, scores 3, 1, 2: s₁ - s₂ = 1, σ = 1, advantages 1, 0, 0
     """
+    within("grpo_passk", 0, math.inf, epsilon=epsilon)
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     lead = _lead(groups)
     return groups.advantage(lead / nonzero(groups.deviation() + epsilon) if scale_by_std else lead)
@@ -134,6 +141,7 @@ def maxrl(
 
         one uid, scores 1, 0, 0, 0: μ = 0.25, advantages 3, -1, -1, -1 (but for ε)
     """
+    within("maxrl", 0, math.inf, epsilon=epsilon)
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     mean = groups.mean()
     return groups.advantage((groups.scores - mean) / nonzero(mean + epsilon))

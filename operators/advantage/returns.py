@@ -15,6 +15,7 @@ from rlflow import operator
 from rlflow.data.dtypes import Array
 
 from ..fields import ResponseMask, RewardBaselines, TokenRewards, TrajUid, Uid, Values
+from ..options import within
 from ..ragged import Tokens, per_row, refuse_not_finite
 from ..records import Advantage
 from .groups import Groups
@@ -30,6 +31,7 @@ def reinforce(token_level_rewards: TokenRewards, response_mask: ResponseMask, *,
 
         γ = 0.5, r = 0, 0, 1, all trained: 0.25, 0.5, 1
     """
+    within("reinforce", 0, 1, gamma=gamma)
     tokens = Tokens.of(response_mask)
     returns = _returns(tokens, tokens.finite("token_level_rewards", token_level_rewards), gamma)
     return Advantage(advantages=tokens.write(returns), returns=tokens.write(returns))
@@ -43,6 +45,7 @@ def reinforce_plus_plus(token_level_rewards: TokenRewards, response_mask: Respon
 
         γ = 1, rewards 0, 1 | 0, 3: returns 1, 1 | 3, 3, mean 2, σ 1.1547: advantages -0.866025 twice, 0.866025 twice
     """
+    within("reinforce_plus_plus", 0, 1, gamma=gamma)
     tokens = Tokens.of(response_mask)
     returns = _returns(tokens, tokens.finite("token_level_rewards", token_level_rewards), gamma)
     return Advantage(advantages=tokens.write(whitened(returns)), returns=tokens.write(returns))
@@ -100,6 +103,7 @@ def gae(
 
         γ = λ = 1, r = 0, 0, 1, V = 0.5, 0.25, 0.5, all trained: advantages 0.5, 0.75, 0.5, returns 1, 1, 1
     """
+    within("gae", 0, 1, gamma=gamma, lam=lam)
     tokens = Tokens.of(response_mask)
     rewards, value = tokens.finite("token_level_rewards", token_level_rewards), tokens.finite("values", values)
     advantages, returns = np.empty(tokens.total, np.float32), np.empty(tokens.total, np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ from rlflow import Record, operator
 from rlflow.errors import UsageError
 
 from ..fields import ResponseMask, TrajUid, Uid
+from ..options import finite, within
 from ..ragged import Tokens, per_row, refuse_not_finite
 from ..records import Advantage
 from .groups import Groups, nonzero
@@ -38,6 +40,8 @@ def gdpo(
         one uid, correct: 1, 0, format: 0, 10, a token each, ε = 0: ±0.7071 and ∓0.7071, together 0
         weights={"format": 0.5}: ±0.7071 and ∓0.3536, together ±0.3536, whitened ±0.7071
     """
+    within("gdpo", 0, math.inf, epsilon=epsilon)
+    finite("gdpo", **(weights or {}))
     fields = vars(rewards)
     weighed = _weights(fields, weights or {})
     tokens = Tokens.of(response_mask)

@@ -10,6 +10,7 @@ A turn is a run of trained tokens; it ends where the mask does, or where the sta
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlflow import operator
 from rlflow.data.dtypes import Array
 
 from ..fields import ResponseMask, StepRewards, StepStates, TokenRewards, TrajUid, Uid
+from ..options import finite, within
 from ..ragged import Tokens, segment_sums
 from ..records import Advantage
 from .groups import EXTREMES, Groups, fill, nonzero, numbered_pairs
@@ -51,6 +53,9 @@ def gigpo(
         one uid, γ = 0.5, two turns each, all four begin in state 7 and 8; rewards 0, 1 | 0, 0, F_norm = 1: episodes ±0.5;
         G = 0.5, 1 | 0, 0: steps ±0.25 in state 7, ±0.5 in 8; advantages 0.75, 1 | -0.75, -1
     """
+    within("gigpo", 0, 1, gamma=gamma)
+    within("gigpo", 0, math.inf, epsilon=epsilon)
+    finite("gigpo", step_weight=step_weight)
     groups = Groups.find(token_level_rewards, response_mask, uid, traj_uid)
     tokens = groups.tokens
     given = ("token_level_rewards", token_level_rewards) if step_rewards is None else ("step_rewards", step_rewards)

@@ -12,10 +12,12 @@ Advantages that are weighed (by importance) enter the covariance weighed, and kl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rlflow import Aggregated, Tensor
 
+from ..options import finite, within
 from ..records import CovarianceRows, PolicyForward
 from .terms import drift, inside, log_ratio
 
@@ -52,6 +54,11 @@ class clip_cov(_OfCovariance):
     cov_low: float = 1.0
     cov_high: float = 5.0
 
+    def __post_init__(self) -> None:
+        within("clip_cov", 0, math.inf, clip_low=self.clip_low, clip_high=self.clip_high)
+        within("clip_cov", 0, 1, cov_ratio=self.cov_ratio)
+        within("clip_cov", -math.inf, math.inf, cov_low=self.cov_low, cov_high=self.cov_high)
+
     def first_pass(self, forward: PolicyForward, rows: CovarianceRows) -> Mapping[str, Tensor]:
         _, _, plain, clipped = self._terms(forward, rows)
         return {**super().first_pass(forward, rows), "clipped": clipped > plain}
@@ -85,6 +92,10 @@ class kl_cov(_OfCovariance):
 
     cov_ratio: float = 2e-4
     kl_coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        within("kl_cov", 0, 1, cov_ratio=self.cov_ratio)
+        finite("kl_cov", kl_coef=self.kl_coef)
 
     def statistic(self, tokens: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         cov = _covariance(tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlflow import Aggregated, Tensor
 from rlflow.errors import UsageError
 
+from ..options import finite
 from ..records import PolicyForward, TeacherRows
 from .kl import KlEstimator, kl_estimate, refuse_estimator
 
@@ -28,6 +29,7 @@ class opd(Aggregated[PolicyForward, TeacherRows]):
     straight_through: bool = True
 
     def __post_init__(self) -> None:
+        finite("opd", coef=self.coef)
         refuse_estimator("opd", self.estimator)
         if self.estimator in ("k1", "kl") and not self.straight_through:
             raise UsageError("opd: k1 alone teaches nothing (its gradient has mean 0): straight_through=True, or estimator k2 or k3")

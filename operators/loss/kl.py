@@ -14,11 +14,13 @@ No value is cut: where others bound k3, or every estimator, by ±10, a token tha
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from rlflow import Aggregated, Tensor
 from rlflow.errors import UsageError
 
+from ..options import finite, within
 from ..records import KlRows, PolicyForward
 from .terms import LOG_RATIO_LIMIT, inside
 
@@ -75,6 +77,8 @@ class kl_penalty(Aggregated[PolicyForward, KlRows]):
     straight_through: bool = False
 
     def __post_init__(self) -> None:
+        within("kl_penalty", 0, math.inf, beta=self.beta)
+        finite("kl_penalty", beta=self.beta)
         refuse_estimator("kl_penalty", self.estimator)
         if not self.beta >= 0:  # NaN is none either
             raise UsageError(f"kl_penalty: beta is {self.beta!r}; a penalty is above 0, or 0: off")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from rlflow import Aggregated, Tensor
 from rlflow.errors import UsageError
 
+from ..options import finite
 from ..records import ModelRows, PolicyForward
 from .terms import inside
 
@@ -33,6 +34,9 @@ class load_balancing(Aggregated[PolicyForward, ModelRows]):
     split_invariant = False
     depends_on_cut = "the share of tokens that each expert gets is taken a micro-batch"
     coef: float
+
+    def __post_init__(self) -> None:
+        finite("load_balancing", coef=self.coef)
 
     @property
     def active(self) -> bool:
@@ -61,6 +65,9 @@ class router_z_loss(Aggregated[PolicyForward, ModelRows]):
     """
 
     coef: float
+
+    def __post_init__(self) -> None:
+        finite("router_z_loss", coef=self.coef)
 
     @property
     def active(self) -> bool:

@@ -13,12 +13,14 @@ except for the second half of dro's, which has no A.
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
 from typing import Literal
 
 from rlflow import Aggregate, Aggregated, Tensor
 from rlflow.errors import UsageError
 
+from ..options import above, within
 from ..records import PolicyForward, PolicyRows, PpoRows
 from .terms import LOG_RATIO_LIMIT, RatioLoss, drift, inside, log_ratio, sloped
 
@@ -30,7 +32,7 @@ class ppo_clip(RatioLoss):
 
     Schulman et al. 2017 (arXiv:1707.06347), eq. 7; two clip bounds: Yu et al. 2025, DAPO (arXiv:2503.14476), eq. 10.
     dual_clip: with A < 0 the term is at most dual_clip · |A|: Ye et al. 2020 (arXiv:1912.09729); None, the default, for no such
-    bound (some trainers always have one of 3). Raises UsageError for one that is not above 1.
+    bound (some trainers always have one of 3). Raises UsageError for one that is not above 1, and for bounds below 0.
     The log-ratio is bounded by ±20 before exp; beyond, a token has no gradient.
 
     aggregate, constant, row_weight: keywords, see `rlflow.Aggregated`.
@@ -44,8 +46,9 @@ class ppo_clip(RatioLoss):
     dual_clip: float | None = None
 
     def __post_init__(self) -> None:
-        if self.dual_clip is not None and not self.dual_clip > 1:
-            raise UsageError(f"ppo_clip: dual_clip is {self.dual_clip!r}; it bounds the ratio of negative advantages, above 1 (or None)")
+        within("ppo_clip", 0, math.inf, clip_low=self.clip_low, clip_high=self.clip_high)
+        if self.dual_clip is not None:  # it bounds the ratio of negative advantages
+            above("ppo_clip", 1, dual_clip=self.dual_clip)
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         terms, slope = self._terms(forward.log_probs.detach(), rows)
@@ -84,6 +87,9 @@ class cispo(RatioLoss):
     clip_low: float = 1.0
     clip_high: float = 4.0
 
+    def __post_init__(self) -> None:
+        within("cispo", 0, math.inf, clip_low=self.clip_low, clip_high=self.clip_high)
+
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         weight = log_ratio(forward.log_probs.detach(), rows.old_log_probs, rows.response_mask).exp_().clamp(*self._bounds)
         return self.aggregated(-weight * inside(rows.advantages, rows.response_mask) * inside(forward.log_probs, rows.response_mask), rows)
@@ -112,6 +118,9 @@ class sapo(RatioLoss):
     tau_neg: float = 1.05
     _: KW_ONLY
     aggregate: Aggregate = "seq-mean-token-mean"
+
+    def __post_init__(self) -> None:
+        above("sapo", 0, tau_pos=self.tau_pos, tau_neg=self.tau_neg)
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         ratio = log_ratio(forward.log_probs, rows.old_log_probs, rows.response_mask).exp()
@@ -145,6 +154,8 @@ class dppo(RatioLoss):
     def __post_init__(self) -> None:
         if self.divergence not in ("tv", "kl"):
             raise UsageError(f"dppo: divergence is {self.divergence!r}; use tv, kl")
+        within("dppo", 0, math.inf, low=self.low, high=self.high)
+        above("dppo", 0, ratio_cap=self.ratio_cap)
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         weight = log_ratio(forward.log_probs.detach(), rows.old_log_probs, rows.response_mask).exp_().clamp(max=self.ratio_cap)
@@ -194,8 +205,7 @@ class dro(RatioLoss):
     beta: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise UsageError(f"dro: beta is {self.beta!r}; without a pull to the old policy the loss has no bottom: above 0")
+        above("dro", 0, beta=self.beta)  # without a pull to the old policy the loss has no bottom
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         new, old, advantages = (inside(x, rows.response_mask) for x in (forward.log_probs, rows.old_log_probs, rows.advantages))

@@ -9,10 +9,12 @@ A row whose mask is all False has ratio 1 and no term. To weigh A (by importance
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
 
 from rlflow import Aggregate, Aggregated, Difference, Tensor
 
+from ..options import within
 from ..records import PolicyForward, PpoRows, ToprRows
 from .terms import LOG_RATIO_LIMIT, RatioLoss, drift, inside, log_ratio
 
@@ -38,6 +40,9 @@ class gspo(RatioLoss):
     clip_high: float = 4e-4
     _: KW_ONLY
     aggregate: Aggregate = "seq-mean-token-mean"
+
+    def __post_init__(self) -> None:
+        within("gspo", 0, math.inf, clip_low=self.clip_low, clip_high=self.clip_high)
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         ratio = self._log_ratio(forward, rows).exp()
@@ -74,6 +79,9 @@ class gmpo(RatioLoss):
     clip_high: float = 0.4
     _: KW_ONLY
     aggregate: Aggregate = "seq-mean-token-mean"
+
+    def __post_init__(self) -> None:
+        within("gmpo", 0, math.inf, clip_low=self.clip_low, clip_high=self.clip_high)
 
     def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
         difference, advantages = self._inputs(forward, rows)

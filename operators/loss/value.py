@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rlflow import Aggregated, Tensor
 
+from ..options import within
 from ..records import CriticForward, ValueRows
 from .terms import inside
 
@@ -21,6 +23,9 @@ class value_clip(Aggregated[CriticForward, ValueRows]):
     """
 
     clip: float = 0.5
+
+    def __post_init__(self) -> None:
+        within("value_clip", 0, math.inf, clip=self.clip)
 
     @property
     def from_forward(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from operators.advantage import grpo, rloo
-from operators.loss import ppo_clip, value_clip
+from operators.loss import entropy_bonus, ppo_clip
 from rlflow.cli import main
 from rlflow.errors import UsageError
 from rlflow.flags import command_of, parsed
@@ -34,7 +34,7 @@ def test_a_function_with_options_is_a_partial_of_it() -> None:
         ("operators.loss:ppo_clip()", ppo_clip(0.2, 0.2)),
         ("operators.loss:ppo_clip(0.1, clip_high=0.3)", ppo_clip(0.1, 0.3)),
         ("operators.loss:ppo_clip(aggregate='seq-mean-token-sum')", ppo_clip(aggregate="seq-mean-token-sum")),
-        ("operators.loss:value_clip(clip=-1)", value_clip(-1)),
+        ("operators.loss:entropy_bonus(coef=-1)", entropy_bonus(-1)),
     ],
 )
 def test_a_loss_with_its_options(said: str, loss: object) -> None:

@@ -127,7 +127,7 @@ def test_ppo_clip_dual_clip_bounds_the_term_of_a_negative_advantage() -> None:
 
 @pytest.mark.parametrize("bad", [1.0, 0.5, -3.0])
 def test_ppo_clip_refuses_a_dual_clip_that_would_stop_every_push_down(bad: float) -> None:
-    with pytest.raises(UsageError, match=f"dual_clip is {bad}; it bounds the ratio of negative advantages, above 1"):
+    with pytest.raises(UsageError, match=f"dual_clip is {bad}; give a number above 1"):
         ppo_clip(dual_clip=bad)
 
 
