@@ -32,7 +32,8 @@ def load_file(path: Path) -> tuple[ModuleType, tuple[tuple[str, str], ...]]:
     return import_user_modules(((name, str(path)),))[0], ((name, str(path)),)
 
 
-def _dotted(path: Path) -> str:
+def dotted(path: Path) -> str:
+    """The name under which a file is imported: that of its package, or its own."""
     parts = [path.stem]
     folder = path.parent
     while (folder / "__init__.py").exists():
@@ -42,7 +43,7 @@ def _dotted(path: Path) -> str:
 
 
 def _module_name(path: Path) -> str:
-    name = _dotted(path)
+    name = dotted(path)
     if "." not in name and (name in sys.stdlib_module_names or (name not in sys.modules and not _is_free(name, path))):
         raise UsageError(f"{path} would hide the module `{name}`: rename the file")
     return name
@@ -78,7 +79,7 @@ def set_aside(modules: Iterable[tuple[str, str]], other: Path) -> Iterator[None]
     """While `other` is imported under the name of one of these modules: as if it, and what lies beside it, had never been imported."""
     other, roots = other.resolve(), list[str]()
     for name, path in modules:
-        if other != Path(path) and other.is_file() and _dotted(other) == name:
+        if other != Path(path) and other.is_file() and dotted(other) == name:
             roots.append(str(Path(path).parents[name.count(".")]))
             _forget(Path(roots[-1]))
     there = [root for root in roots if root in sys.path]

@@ -17,13 +17,14 @@ import functools
 import inspect
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import UsageError
 from .language.config import ref_of, resolve
 from .language.hints import arguments_of
 from .language.loss import Loss
-from .modules import users_code
+from .modules import dotted, users_code
 
 
 class _Named(NamedTuple):
@@ -86,6 +87,7 @@ def _read(said: str, where: str, example: str) -> _Named:
     ref, bracket, rest = said.partition("(")
     if ":" not in ref:
         raise UsageError(f"{where}: {said!r} is no module:function, e.g. {example}")
+    _refuse_file(ref, where)
     if not bracket:
         return _Named(ref, False, (), {})
     try:
@@ -96,6 +98,17 @@ def _read(said: str, where: str, example: str) -> _Named:
         return _Named(ref, True, tuple(ast.literal_eval(arg) for arg in call.args), options)
     except (SyntaxError, ValueError):
         raise UsageError(f"{where}: ({rest} holds no options: give literals, as in (clip_high=0.28)") from None
+
+
+def _refuse_file(ref: str, where: str) -> None:
+    """A file is named where a module is asked for: every process of a run imports it by its name."""
+    path, _, name = ref.rpartition(":")
+    if path.endswith(".py"):
+        file = Path(path).resolve()
+        module = dotted(file)
+        root = file.parents[module.count(".")]
+        beside = "" if root == Path.cwd() else f", with PYTHONPATH={root}"
+        raise UsageError(f"{where}: {path} is a file; name its module: {module}:{name}{beside}")
 
 
 def _found(named: _Named, where: str) -> Any:

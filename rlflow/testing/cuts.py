@@ -21,10 +21,15 @@ from rlflow.language.loss import Loss
 
 from .cutting import Harness
 from .drawn import PADS, REAL, draw
+from .given import refuse_no_loss
 
 __all__ = ["Cut", "assert_split_invariant"]
 
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-6}
+MASK_FIRST = (
+    ". Mask what you read before you compute with it, `x.where(rows.response_mask, 0)`: "
+    "a term that is masked afterwards has a gradient of 0 · NaN = NaN"
+)
 SHUFFLED = (5, 2, 7, 0, 3, 6, 1, 4)
 PADDED = (8, 5, 2, 7, 9, 10, 0, 3, 6, 1, 4, 11)  # padding rows anywhere, and one rank of four may hold two
 
@@ -81,6 +86,7 @@ def assert_split_invariant(loss: Loss[Any, Any], *, seed: int = 0) -> None:
             def __call__(self, forward, rows):
                 return self.aggregated(forward.log_probs * rows.advantages.mean(), rows)      # of the micro-batch: refused
     """
+    refuse_no_loss(loss)
     name = type(loss).__name__
     if not loss.split_invariant:
         said = f": {loss.depends_on_cut}" if loss.depends_on_cut else ""
@@ -120,6 +126,7 @@ def _compare(harness: Harness, name: str, dtype: torch.dtype, cuts: list[Cut]) -
             f"{name} is not split-invariant: in {kind} with {worst} "
             + (how.failure or f"‖Δg‖/‖g‖ is {how.by:.2e}, at most {limit:g} is rounding")
             + (f". By itself this does it: {'; '.join(by_itself)}" if by_itself else ". No one difference does it by itself")
+            + (MASK_FIRST if wrong and all(cut.junk for cut in wrong) else "")
         )
 
 

@@ -14,7 +14,7 @@ from rlflow.engines.train.distributed import Ranks
 from rlflow.errors import UsageError
 from rlflow.language.loss import Loss
 
-__all__ = ["Given", "Lacking", "Parts", "alone", "counts_of", "required"]
+__all__ = ["Given", "Lacking", "Parts", "alone", "counts_of", "refuse_no_loss", "required"]
 
 
 class Lacking(UsageError, AttributeError):
@@ -69,6 +69,14 @@ class _Told:
             return self._told
         self._heard.append(word)
         return [word]
+
+
+def refuse_no_loss(loss: object) -> None:
+    """Raise UsageError for what is no loss object."""
+    if isinstance(loss, type) and issubclass(loss, Loss):
+        raise UsageError(f"{loss.__name__} is a class of losses: give one of them, {loss.__name__}(...)")
+    if not isinstance(loss, Loss):
+        raise UsageError(f"{loss!r} is no loss: give an object of a class that derives from rlflow.Loss")
 
 
 def required(**given: Tensor | None) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from rlflow.engines.train.view import LossRows
 from rlflow.errors import UsageError
 from rlflow.language.loss import Loss, has_statistic
 
-from .given import Given, alone, counts_of, required
+from .given import Given, alone, counts_of, refuse_no_loss, required
 
 __all__ = ["loss_grad", "loss_value"]
 
@@ -105,6 +105,7 @@ def _share(
     loss: Loss[Any, Any], forward: dict[str, Tensor], rows: dict[str, Tensor], mask: Tensor, uid: Keys | None, traj_uid: Keys | None
 ) -> Tensor | None:
     """The loss with its graph; None where nothing is trained."""
+    refuse_no_loss(loss)
     if not loss.active:
         return None
     seen = _forward(forward, mask)

@@ -97,6 +97,21 @@ def test_names_lead_back() -> None:
     assert (found.func, found.keywords) == (grpo, {"scale_by_std": False})
 
 
+def test_a_file_is_told_by_the_name_of_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^--x: mine\.py is a file; name its module: mine:halved$"):
+        function_of("mine.py:halved", "--x")
+    with pytest.raises(UsageError, match=r"^--x: \./mine\.py is a file; name its module: mine:plain$"):
+        loss_of("./mine.py:plain(0.2)", "--x")
+    with pytest.raises(UsageError, match=rf"name its module: mine:halved, with PYTHONPATH={tmp_path / 'deep'}$"):
+        function_of(str(tmp_path / "deep" / "mine.py") + ":halved", "--x")
+
+
+def test_a_file_of_a_package_is_told_by_the_name_in_it() -> None:
+    with pytest.raises(UsageError, match=r"name its module: operators\.rows:pad"):
+        function_of(f"{Path(GRPO).parent.parent}/operators/rows.py:pad", "--x")
+
+
 # --- in a pipeline --------------------------------------------------------------------------------------------------------------------
 def test_a_loss_swaps_in_with_one_flag() -> None:
     command = command_of(GRPO)

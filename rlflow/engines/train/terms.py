@@ -81,6 +81,8 @@ def _weights(loss: LossLike, rows: LossRows, counts: Counts) -> Tensor | None:
 
 def _sum_terms(name: str, terms: Tensor, rows: LossRows, weights: Tensor | None, *, needs_gradient: bool) -> Tensor:
     mask: Tensor = rows.response_mask.bool()
+    if not isinstance(terms, Tensor):
+        raise EngineError(f"{name} returned {terms!r}; a loss returns terms, a tensor in the shape of response_mask or [b] a row")
     by_row = terms.shape == rows.is_pad.shape
     if not by_row and terms.shape != mask.shape:
         raise EngineError(

@@ -148,3 +148,27 @@ def test_wrt_is_an_output_of_the_forward_that_is_given() -> None:
 def test_nan_inside_the_mask_is_the_engines_own_error() -> None:
     with pytest.raises(EngineError, match=r"ppo_clip is not finite in row 0 \(uid 0, traj_uid 0\)"):
         loss_value(ppo_clip(), **given(advantages=ADVANTAGES * math.nan))
+
+
+class Nothing(Aggregated[PolicyForward, PpoRows]):
+    """It forgets to return its terms."""
+
+    def __call__(self, forward: PolicyForward, rows: PpoRows) -> Any:
+        return None
+
+
+def test_a_loss_without_terms_is_told_what_it_returned() -> None:
+    with pytest.raises(
+        EngineError, match=r"Nothing returned None; a loss returns terms, a tensor in the shape of response_mask"
+    ):
+        loss_value(Nothing(), **given())
+
+
+def test_the_class_of_a_loss_is_no_loss() -> None:
+    with pytest.raises(UsageError, match=r"ppo_clip is a class of losses: give one of them, ppo_clip\(\.\.\.\)"):
+        loss_value(ppo_clip, **given())  # type: ignore[arg-type]
+
+
+def test_a_function_is_no_loss() -> None:
+    with pytest.raises(UsageError, match=r"is no loss: give an object of a class that derives from rlflow\.Loss"):
+        loss_grad(lambda forward, rows: forward.log_probs, **given())  # type: ignore[arg-type]

@@ -204,3 +204,20 @@ def test_ranks_that_sum_other_things_end_in_an_error_not_in_a_wait() -> None:
 
 def test_ppo_clip_passes() -> None:
     assert_split_invariant(ppo_clip(0.2, 0.28))
+
+
+class MaskedAfterwards(Aggregated[PolicyForward, PpoRows]):
+    """Right in value, but 0 · NaN is NaN in the gradient."""
+
+    def __call__(self, forward: PolicyForward, rows: PpoRows) -> Tensor:
+        return self.aggregated(-forward.log_probs * rows.advantages, rows)
+
+
+def test_inputs_that_are_masked_too_late_are_told_how() -> None:
+    with pytest.raises(AssertionError, match=r"with NaN outside response_mask .* Mask what you read before you compute with it"):
+        assert_split_invariant(MaskedAfterwards())
+
+
+def test_a_class_is_no_loss_to_cut() -> None:
+    with pytest.raises(UsageError, match=r"ppo_clip is a class of losses"):
+        assert_split_invariant(ppo_clip)  # type: ignore[arg-type]
