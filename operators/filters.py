@@ -22,24 +22,28 @@ __all__ = ["keep_ended", "keep_mixed", "mask_overlong"]
 
 
 @operator(per="group", rows="filter", least_group=2)
-def keep_mixed(rows: RowsT, token_level_scores: TokenScores, uid: Uid, *, tolerance: float = 1e-6) -> RowsT:
+def keep_mixed(
+    rows: RowsT, token_level_scores: TokenScores, uid: Uid, response_mask: ResponseMask | None = None, *, tolerance: float = 1e-6
+) -> RowsT:
     """Rows of those groups whose raw scores differ by more than `tolerance`: where all are alike, every advantage is zero.
 
-    token_level_scores f32[B, R], uid i64[B]. Reads what the verifier said, not what shaping made of it: a length penalty would keep a group
+    token_level_scores f32[B, R], uid i64[B]. response_mask flag[B, R]: with it only rows with a trained token are compared, as in the
+    estimators, whose baselines no other row is in; without it all are. Reads what the verifier said, not what shaping made of it: a length penalty would keep a group
     whose answers are all right. Dynamic sampling of DAPO (Yu et al. 2025, section 3.2); stands before form_batch, which refills.
     Raises DataError for a score that is not finite.
 
-    Example: uid [1, 1, 2, 2] with scores [1, 1, 0, 1] keeps rows 2 and 3.
+    Example: uid [1, 1, 2, 2] with scores [1, 1, 0, 1] keeps rows 2 and 3; if row 2 has no trained token, none.
     """
     import torch
 
     score = token_level_scores.sum(-1)
+    compared = torch.ones_like(score, dtype=torch.bool) if response_mask is None else response_mask.bool().any(-1)
     if not bool(score.isfinite().all()):
         row = int((~score.isfinite()).nonzero()[0])
         raise DataError(f"row {row} (uid {int(uid[row])}) has the score {float(score[row])}: drop it where it is judged")
     groups, member = uid.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    lowest = score.new_full(groups.shape, torch.inf).scatter_reduce(0, member, score, "amin")
-    highest = score.new_full(groups.shape, -torch.inf).scatter_reduce(0, member, score, "amax")
+    lowest = score.new_full(groups.shape, torch.inf).scatter_reduce(0, member, score.where(compared, torch.inf), "amin")
+    highest = score.new_full(groups.shape, -torch.inf).scatter_reduce(0, member, score.where(compared, -torch.inf), "amax")
     return take(rows, (highest - lowest > tolerance)[member].nonzero()[:, 0].cpu().numpy())
 
 

@@ -50,7 +50,8 @@ def dapo(
         response_mask=sample.response_mask, is_pad=sample.is_pad, is_truncated=sample.is_truncated, uid=sample.uid,
         traj_uid=sample.traj_uid, token_level_scores=score.token_level_scores, is_correct=score.is_correct,
     )  # fmt: skip
-    ready = form_batch(keep_mixed(judged, score.token_level_scores, sample.uid), prompts=options.prompts)
+    mixed = keep_mixed(judged, score.token_level_scores, sample.uid, sample.response_mask)
+    ready = form_batch(mixed, prompts=options.prompts)
     rewards = overlong_penalty(
         shape_rewards(ready.token_level_scores), ready.response_mask, limit=options.max_new_tokens, buffer=overlong_buffer, penalty=penalty
     )

@@ -58,7 +58,7 @@ class TrainRows(ModelRows, PpoRows):
 def train_rows(
     ready: Sample | ModelRows, *, old_log_probs: OldLogProbs, advantages: Advantages, response_mask: ResponseMask | None = None
 ) -> TrainRows:
-    """What is trained on. response_mask: where it is not that of the sample, f32[B, R]."""
+    """What is trained on. response_mask: where it is not that of the sample, flag[B, R]."""
     __tracebackhide__ = True
     return TrainRows(
         input_ids=ready.input_ids,

@@ -62,6 +62,15 @@ def test_groups_need_not_stand_together() -> None:
     assert kept_of(keep_mixed(rows, scores([1, 0, 1, 1]), rows.uid)) == [1, 3]
 
 
+def test_a_row_without_a_trained_token_makes_no_difference_where_the_mask_is_told() -> None:
+    rows = rows_of([7, 7, 7, 8, 8, 8])
+    mask = torch.tensor([[1, 1], [1, 1], [0, 0], [0, 0], [0, 1], [0, 1]])
+    values = scores([1, 1, 0, 0, 0, 1])
+    assert kept_of(keep_mixed(rows, values, rows.uid, mask)) == [3, 4, 5]
+    assert kept_of(keep_mixed(rows, values, rows.uid)) == [0, 1, 2, 3, 4, 5]
+    assert kept_of(keep_mixed(rows, values, rows.uid, torch.zeros(6, 2))) == []
+
+
 def test_G2_rounding_is_no_difference() -> None:
     assert kept([0.9, 0.9, 0.9 + 6e-8], group=3) == []
 
