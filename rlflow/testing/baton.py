@@ -21,6 +21,7 @@ from rlflow.errors import EngineError
 __all__ = ["Left", "Together"]
 
 T = TypeVar("T")
+TURN_S = 60.0  # what a rank may do between two sums; terms of a few rows take milliseconds
 
 
 class Left(EngineError):
@@ -63,9 +64,9 @@ class Together:
         return [*results, *(one.result() for one in running)]
 
     def _run(self, rank: int, work: Callable[[], T]) -> T:
-        if rank:
-            self._turn[rank].acquire()
         try:
+            if rank:
+                self._wait(rank)
             return work()
         finally:
             self._ended[rank] = True
@@ -83,12 +84,16 @@ class Together:
                 self._sums += 1
             self._next(rank)
             if not any(self._ended):
-                self._turn[rank].acquire()
+                self._wait(rank)
             if self._sums == before and (rank < len(self._turn) - 1 or any(self._ended)):
                 raise Left(f"cp rank {rank} sums over ranks of which one has ended: all must sum the same things")
             return self._total.clone()  # one each: autograd ties what it returns to the graph of a rank
 
         return reduce
+
+    def _wait(self, rank: int) -> None:
+        if not self._turn[rank].acquire(timeout=TURN_S):
+            raise Left(f"cp rank {rank} was not given its turn in {TURN_S:.0f} s: the rank before it still runs, or hangs in the loss")
 
     def _next(self, rank: int) -> None:
         self._turn[(rank + 1) % len(self._turn)].release()

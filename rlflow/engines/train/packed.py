@@ -4,7 +4,8 @@
     position_ids  0  1  2  3    0  1    0  1  2          where they restart another row begins: attention does not look across
     tokens       a0 a1 a2      b0      c0 c1             next-token positions [1, N], N = M - b: the last of each row predicts nothing
 
-What follows the last trained token of a row changes no loss (attention is causal), so it is not run at all.
+What follows the last trained token of a row changes no loss (attention is causal), so it is not run at all. A row without one is run
+with its first two tokens, as every row has a token that is predicted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class PackedRows:
         is_pad: Tensor
 
     def __init__(self, rows: Any) -> None:
-        """rows: right-padded. Reading position_ids raises EngineError that do not count 0, 1, 2, ...: a row would look like several."""
+        """rows: right-padded. Position ids that do not count 0, 1, 2, ... raise EngineError where they are read: a row would be several."""
         mask = rows.response_mask.bool()
         steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
         self.lengths = (mask * steps).amax(-1).clamp(min=1) + 1  # tokens of each row that are run, its label included
