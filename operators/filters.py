@@ -28,8 +28,9 @@ def keep_mixed(
     """Rows of those groups whose raw scores differ by more than `tolerance`: where all are alike, every advantage is zero.
 
     token_level_scores f32[B, R], uid i64[B]. response_mask flag[B, R]: with it only rows with a trained token are compared, as in the
-    estimators, whose baselines no other row is in; without it all are. Reads what the verifier said, not what shaping made of it: a length penalty would keep a group
-    whose answers are all right. Dynamic sampling of DAPO (Yu et al. 2025, section 3.2); stands before form_batch, which refills.
+    estimators, whose baselines no other row is in; without it all are. Reads what the verifier said, not what shaping made of it: a length
+    penalty would keep a group whose answers are all right. Dynamic sampling of DAPO (Yu et al. 2025, section 3.2); stands before
+    form_batch, which refills.
     Raises DataError for a score that is not finite.
 
     Example: uid [1, 1, 2, 2] with scores [1, 1, 0, 1] keeps rows 2 and 3; if row 2 has no trained token, none.
