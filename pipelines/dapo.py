@@ -33,10 +33,10 @@ class Judged(ModelRows, TreeRows, Scores):
 
 @pipeline
 def dapo(
-    options: Options = Options(max_new_tokens=4),
+    options: Options = Options(prompts=16, group_size=16, mini_batches=2, max_new_tokens=3),
     clip_low: float = 0.2,
     clip_high: float = 0.28,
-    overlong_buffer: Annotated[TokenCount, "the last tokens of an answer that are paid for, of --max-new-tokens"] = 2,
+    overlong_buffer: Annotated[TokenCount, "the last tokens of an answer that are paid for, of --max-new-tokens"] = 1,
     penalty: Annotated[float, "reward that an answer of full length loses"] = 1.0,
     overlong_mask: Annotated[bool, "do not train answers that were cut off"] = False,
 ) -> None:

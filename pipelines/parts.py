@@ -1,6 +1,7 @@
 """What the loops of this folder have alike, as grpo.py has it in full: a file beside it says in which operators it differs.
 
-Options        what each of them may be told: `rlflow run pipelines/rloo.py --help`
+Common         what each of them may be told: `rlflow run pipelines/rloo.py --help`
+Options        the same, of those with a data set and a reward
 workers        the actor that trains, the engine that samples, the feedback that closes the ring
 TrainRows      what a policy loss reads, put together by `train_rows`
 balanced       pad → rebalance
@@ -23,10 +24,9 @@ from rlflow import Feedback, Micro, RowsT, Stale, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Common:
     """Flags of every loop; its own come after them, and it may have other defaults."""
 
-    data: Annotated[str, "a parquet file, or one of pipelines/data by its name"] = "digits.parquet"
     model: Annotated[str, "a checkpoint folder, or tiny: made from scratch"] = "tiny"
     prompts: Annotated[PromptCount, "prompts a batch"] = 32
     group_size: Annotated[GroupSize, "answers a prompt"] = 8
@@ -35,8 +35,6 @@ class Options:
     mini_batches: Annotated[int, "optimizer steps a batch"] = 1
     lr: Annotated[float, "of AdamW"] = 1e-3
     entropy: Annotated[float, "weight of the entropy bonus; 0: off"] = 0.1
-    reward: Annotated[RewardFn, "judges an answer"] = integer_match
-    held_out: Annotated[RewardFn | None, "judges held-out answers; default: the reward"] = None
     max_tokens: Annotated[TokenCount, "padded tokens of a micro-batch"] = 16_384
     max_new_tokens: Annotated[TokenCount, "tokens of an answer at most"] = 2
     eval_every: Annotated[int, "versions between two evaluations; 0: never"] = 10
@@ -44,7 +42,16 @@ class Options:
     eval_temperature: Annotated[float, "of held-out answers; 0: greedy"] = 0.0
 
 
-def workers(options: Options, *, max_lag: int = 0, stale: Stale = "wait") -> tuple[Torch, Embedded, Feedback[Policy]]:
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
+    """Flags of a loop over a data set with answers, and a reward that compares with them."""
+
+    data: Annotated[str, "a parquet file, or one of pipelines/data by its name"] = "digits.parquet"
+    reward: Annotated[RewardFn, "judges an answer"] = integer_match
+    held_out: Annotated[RewardFn | None, "judges held-out answers; default: the reward"] = None
+
+
+def workers(options: Common, *, max_lag: int = 0, stale: Stale = "wait") -> tuple[Torch, Embedded, Feedback[Policy]]:
     """The actor, the engine, and the policy that goes round between them."""
     actor = Torch("actor", model=options.model, dp=options.dp, lr=options.lr)
     engine = Embedded("engine", model=options.model, max_new_tokens=options.max_new_tokens, replicas=options.engines)
@@ -70,13 +77,13 @@ def train_rows(
     )
 
 
-def balanced(rows: RowsT, options: Options) -> RowsT:
+def balanced(rows: RowsT, options: Common) -> RowsT:
     """So many rows that they divide by ranks and mini-batches, in an order in which the slices weigh the same."""
     rows = pad(rows, multiple=options.dp * options.mini_batches)
     return rebalance(rows, pieces=4 * options.dp, mini_batches=options.mini_batches)
 
 
-def micro_batches(rows: RowsT, on: Worker, options: Options) -> Micro[RowsT]:
+def micro_batches(rows: RowsT, on: Worker, options: Common) -> Micro[RowsT]:
     """The rows of each rank of a worker, in micro-batches."""
     return micro_pack(shard(rows, on=on, mini_batches=options.mini_batches), max_tokens=options.max_tokens)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import operators.advantage
+import operators.loss
 from pipelines.grpo import grpo
+from rlflow.language.aggregate import Aggregate
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,3 +37,18 @@ def test_the_reward_of_the_readme_stands_in_a_pipeline() -> None:
     exec(block, names)
     plan = grpo(reward=names["rewarded"]).replace("shape_rewards", names["short"])
     assert [node.params["name"] for node in plan.graph.nodes if node.name.startswith("add_part")] == ["correct", "format", "judge"]
+
+
+def test_the_catalogue_is_whole() -> None:
+    """Every estimator, loss and aggregation is named in the section on swapping."""
+    section = README.split("## Swapping an algorithm")[1].split("\n## ")[0]
+    said = set(re.findall(r"`\"?([a-z_-]+)\"?`", section))
+    helpers = {"AdvantageFn", "estimate", "whiten"}
+    assert {*operators.advantage.__all__} - helpers | {*operators.loss.__all__} | {*get_args(Aggregate)} <= said
+
+
+def test_every_pipeline_is_linked_and_measured() -> None:
+    for file in (ROOT / "pipelines").glob("*.py"):
+        if "\n@pipeline\n" in file.read_text():
+            assert f"(pipelines/{file.name})" in README
+            assert f"| `{file.name}" in README or file.name == "reasoning.py"  # its task is of its user

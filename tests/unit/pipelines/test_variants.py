@@ -48,7 +48,12 @@ DIFFERS: dict[str, Differs] = {
     "reinforce_pp": Differs({"grpo"}, {"reinforce_plus_plus"}, ONE_ANSWER),
     "dapo": Differs(
         new={"keep_mixed", "overlong_penalty"},
-        options={"actor.train": {"losses.ppo_clip.clip_high": 0.28}},
+        options=TWO_STEPS
+        | {
+            "dispatch": {"options.n": 16},
+            "form_batch": {"options.prompts": 16},
+            "actor.train": {"losses.ppo_clip.clip_high": 0.28},
+        },
     ),
     "gspo": Differs(
         options=TWO_STEPS
