@@ -34,23 +34,26 @@ class Groups:
     trajectory: Array  # i64[B]: numbered over all groups
     weight: Array  # f64[B]
     members: Array  # f64[g]
+    rewards: Array  # [trained tokens]: what the scores are sums of
 
     @classmethod
     def find(cls, token_level_rewards: Any, response_mask: Any, uid: Any, traj_uid: Any) -> Groups:
         """In any layout. Raises DataError for rewards inside the mask that are not finite."""
         tokens = Tokens.of(response_mask)
         owner = per_row("uid", uid, tokens.rows)
-        scores = tokens.sums(tokens.read("token_level_rewards", token_level_rewards))
-        refuse_not_finite("token_level_rewards", scores, owner)
-        return cls.of(tokens, scores, owner, None if traj_uid is None else per_row("traj_uid", traj_uid, tokens.rows))
+        traj = None if traj_uid is None else per_row("traj_uid", traj_uid, tokens.rows)
+        return cls.of(tokens, "token_level_rewards", token_level_rewards, owner, traj)
 
     @classmethod
-    def of(cls, tokens: Tokens, scores: Array, uid: Array, traj_uid: Array | None) -> Groups:
-        """Of scores that are known. uid, traj_uid: [B], any values."""
+    def of(cls, tokens: Tokens, name: str, rewards: Any, uid: Array, traj_uid: Array | None) -> Groups:
+        """By one kind of reward, a number a token, in the layout of the tokens. uid, traj_uid: [B], any values."""
+        inside = tokens.read(name, rewards)
+        scores = tokens.sums(inside)
+        refuse_not_finite(name, scores, uid)
         group, trained = numbered(uid), (tokens.counts > 0).astype(np.float64)
         trajectory = np.arange(tokens.rows) if traj_uid is None else numbered_pairs(group, traj_uid)
         weight = trained / np.maximum(_by(trajectory, trained), 1)[trajectory]
-        return cls(tokens, scores, group, trajectory, weight, np.rint(_by(group, weight)))
+        return cls(tokens, scores, group, trajectory, weight, np.rint(_by(group, weight)), inside)
 
     # --- a number a group -------------------------------------------------------------------------------------------------------------
     def total(self, x: Array) -> Array:
@@ -78,7 +81,19 @@ class Groups:
     def comparable(self) -> Array:
         """bool[B]: the row is trained, in a group of at least two trajectories whose scores are not all equal."""
         low, high = (fill(len(self.members), start, at, self.group, self.scores, self.weight > 0) for start, at in EXTREMES)
-        return np.asarray((self.weight > 0) & ((self.members > 1) & (high > low))[self.group])
+        return np.asarray((self.weight > 0) & ((self.members > 1) & (high > low) & ~self._alike(high, low))[self.group])
+
+    def _alike(self, high: Array, low: Array) -> Array:
+        """bool[g]: scores that are sums of several rewards differ by no more than these were rounded by: .1 + .2 and .3 are one score."""
+        none = np.zeros(high.shape, np.bool_)
+        if not len(self.rewards) or not np.issubdtype(self.rewards.dtype, np.floating):
+            return none
+        spread, rounding = high - low, np.finfo(self.rewards.dtype).eps
+        most = float(max(self.rewards.max(), -self.rewards.min())) * int(self.tokens.counts.max())
+        if not np.any((spread > 0) & (spread <= rounding * most)):  # as good as always: then nothing has to be looked at closer
+            return none
+        several = np.where(self.tokens.sums(self.rewards != 0) > 1, self.tokens.sums(np.abs(self.rewards)), 0.0)
+        return np.asarray(spread <= rounding * fill(len(self.members), 0.0, np.maximum, self.group, several, self.weight > 0))
 
     def advantage(self, of_rows: Array) -> Advantage:
         """What is known of each row, on its trained tokens; exactly 0 where there is nothing to compare."""

@@ -12,7 +12,7 @@ from rlflow.errors import UsageError
 
 from ..fields import ResponseMask, TrajUid, Uid
 from ..options import finite, within
-from ..ragged import Tokens, per_row, refuse_not_finite
+from ..ragged import Tokens, per_row
 from ..records import Advantage
 from .groups import Groups, nonzero
 from .whitening import whitened
@@ -49,10 +49,8 @@ def gdpo(
     traj = None if traj_uid is None else per_row("traj_uid", traj_uid, tokens.rows)
     total, compared = np.zeros(tokens.rows), np.zeros(tokens.rows, np.bool_)
     for name, weight in weighed.items():
-        scores = tokens.sums(tokens.read(name, fields[name]))
-        refuse_not_finite(name, scores, owner)
-        groups = Groups.of(tokens, scores, owner, traj)
-        centred = np.where(groups.comparable(), scores - groups.mean(), 0.0)
+        groups = Groups.of(tokens, name, fields[name], owner, traj)
+        centred = np.where(groups.comparable(), groups.scores - groups.mean(), 0.0)
         total += weight * centred / nonzero(groups.deviation() + epsilon)
         compared = groups.members[groups.group] > 1
     x = tokens.each(total.astype(np.float32))
