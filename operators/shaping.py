@@ -12,6 +12,7 @@ mask, and what stands there is not read (NaN there is harmless). Fields may lie 
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from rlflow.measure import note, note_mean
 
 from .fields import OldLogProbs, RefLogProbs, ResponseMask, TokenCount, TokenRewards
 from .loss.kl import KlEstimator, kl_estimate, refuse_estimator
+from .options import finite, within
 from .ragged import Tokens, refuse_not_finite
 
 __all__ = ["kl_in_reward", "overlong_penalty"]
@@ -44,6 +46,8 @@ def overlong_penalty(
     """
     if not 0 < buffer <= limit:
         raise UsageError(f"overlong_penalty(limit={limit}, buffer={buffer}): the buffer is the last part of the limit, 0 < buffer <= limit")
+    within("overlong_penalty", 0, math.inf, penalty=penalty)
+    finite("overlong_penalty", penalty=penalty)
     tokens = Tokens.of(response_mask)
     share = np.clip((tokens.counts - (limit - buffer)) / buffer, 0, 1)
     note("overlong_rows", float((share > 0).sum()))
@@ -69,11 +73,13 @@ def kl_in_reward(
     estimator: k1 | abs | k2 | k3 of loss/kl.py. With k1 (log π - log π_ref) a token may be paid for what it took back.
     Ziegler et al. 2019 (arXiv:1909.08593), eq. 2; Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, with k1.
     Notes the mean of k_t over trained tokens, `kl`. It is a reward, so no gradient flows through it; a penalty in the loss is `kl_penalty`.
-    Raises UsageError for an estimator that there is not, DataError naming the row for log-probs that are not finite.
+    Raises UsageError for an estimator that there is not and for a beta below 0, DataError naming the row for log-probs that are not finite.
 
         mask 1, 0, 1, rewards 0, 0, 1, k1 0.2, 9, -0.1, beta=0.5: rewards -0.1, 0, 1.05, whose sum is the return 0.95
     """
     refuse_estimator("kl_in_reward", estimator)
+    within("kl_in_reward", 0, math.inf, beta=beta)
+    finite("kl_in_reward", beta=beta)
     import torch  # not at the top: `rlflow check` reads this file and needs no torch
 
     tokens = Tokens.of(response_mask)

@@ -80,8 +80,6 @@ class kl_penalty(Aggregated[PolicyForward, KlRows]):
         within("kl_penalty", 0, math.inf, beta=self.beta)
         finite("kl_penalty", beta=self.beta)
         refuse_estimator("kl_penalty", self.estimator)
-        if not self.beta >= 0:  # NaN is none either
-            raise UsageError(f"kl_penalty: beta is {self.beta!r}; a penalty is above 0, or 0: off")
 
     @property
     def active(self) -> bool:

@@ -71,7 +71,7 @@ def test_kl_penalty_refuses_an_estimator_that_there_is_not() -> None:
 
 @pytest.mark.parametrize("beta", [-0.1, math.nan])
 def test_kl_penalty_refuses_a_beta_that_would_leave_it_out_in_silence(beta: float) -> None:
-    with pytest.raises(UsageError, match=r"kl_penalty: beta is .*; a penalty is above 0, or 0: off"):
+    with pytest.raises(UsageError, match=r"kl_penalty: beta is .*; give a "):
         kl_penalty(beta)
 
 

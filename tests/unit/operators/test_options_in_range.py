@@ -12,6 +12,7 @@ import torch
 import operators.advantage as advantage
 import operators.loss as losses
 from operators.options import above, finite, within
+from operators.shaping import kl_in_reward, overlong_penalty
 from rlflow.errors import UsageError
 
 REWARDS = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
@@ -107,3 +108,10 @@ def test_an_estimator_refuses_an_option_out_of_range(estimator: str, given: dict
 def test_gpg_refuses_a_way_of_counting_that_there_is_not() -> None:
     with refused("gpg: counted is 'all'; use scored, comparable"):
         advantage.gpg(**GROUP, counted="all")  # type: ignore[arg-type]
+
+
+def test_shaping_refuses_a_penalty_that_would_pay() -> None:
+    with refused("overlong_penalty: penalty is -1.0; give a number from 0 up"):
+        overlong_penalty(**GIVEN, limit=2, buffer=1, penalty=-1.0)
+    with refused("kl_in_reward: beta is -0.1; give a number from 0 up"):
+        kl_in_reward(**GIVEN, old_log_probs=REWARDS, ref_log_probs=REWARDS, beta=-0.1)
