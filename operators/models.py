@@ -8,6 +8,7 @@ PATH           config.json, model.safetensors, tokenizer.json: one that a run sa
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,7 +44,9 @@ def model_folder(model: str, site: Site, kind: Literal["policy", "critic"] = "po
         from .taught import taught_model
 
         data = model.removeprefix(TAUGHT)
-        return taught_model(site.run_dir / "model" / f"taught-{Path(data).stem}", model_folder(TINY, site), data, site.seed)
+        return taught_model(
+            site.run_dir / "model" / f"taught-{Path(data).stem}-{zlib.crc32(data.encode()):08x}", model_folder(TINY, site), data, site.seed
+        )
     return checkpoint_folder(model)
 
 

@@ -6,15 +6,16 @@
     rows 0 sums, 1 words, 2 sums ─┬─ sums   rows 0, 2 ──▶ integer_match ──▶ [s0, s2] ─┐
                                   └─ words  row 1 ──────▶ exact_match ────▶ [s1] ─────┴─ by index ──▶ [s0, s1, s2]
 
-A task whose reward fails (its verifier on all of its rows, its judge on all) costs its own rows: they score 0, the log names the task,
-and `failed/TASK` counts them. When every task that there is has failed, the run ends. A row of a task that has no reward is bad data,
-and ends it at once. metrics.jsonl has task/TASK, the mean score of the rows that have a trained token.
+A task whose reward fails (its verifier on all of its rows, its judge on all, or it raises) costs its own rows: they score 0, the log names
+the task, and `failed/TASK` counts them. When every task that there is has failed, the run ends; so it does when one has raised what no
+reward raises (a TypeError, say: a fault in its code) four times in a row. A row of a task that has no reward is bad data, and ends it at once. metrics.jsonl has task/TASK, the mean score of the rows that have a trained token.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -29,11 +30,12 @@ from rlflow.measure import collected, note, note_mean
 from .dataset import tagged
 from .fields import Answer, ResponseMask, ResponseText
 from .records import Scores
-from .reward import RewardFn
+from .reward import HOPELESS, RewardFn
 
 __all__ = ["Task", "by_task", "judge_by_task", "tagged", "untagged"]
 
 _log = logging.getLogger(__name__)
+_raised: Counter[str] = Counter()  # calls in a row in which the reward of a task raised what none is to raise
 _failing: dict[tuple[str, ...], set[str]] = {}  # of the tasks of a reward, those that failed when they were last asked about
 
 
@@ -133,6 +135,15 @@ def _at_once(groups: Sequence[Group], texts: Sequence[str], response_mask: Tenso
             why = str(error)
         except DataError as error:
             raise DataError(f"task {group.task.name}: {error} (its rows are {_first(group.rows)} of the batch)") from error
+        except Exception as error:  # of a reward of the user's own
+            why = f"it raised {type(error).__name__}: {error}"
+            _raised[group.task.name] += 1
+            if _raised[group.task.name] >= HOPELESS:
+                raise OperatorError(
+                    f"the reward of task {group.task.name} failed {HOPELESS} times in a row, the last time {why}"
+                ) from error
+        else:
+            _raised[group.task.name] = 0
         return Judged(group, scores, why, collected())
 
     if not groups:

@@ -83,6 +83,20 @@ def test_a_task_that_fails_costs_its_rows_only_and_is_named(failing: object, cap
     assert "task bad failed, its 2 rows (1 ...) score 0" in caplog.text
 
 
+def faulty(texts: list[str], answers: list[str], mask: torch.Tensor) -> Scores:
+    raise TypeError("unsupported operand")
+
+
+def test_a_fault_in_the_code_of_a_reward_costs_its_rows_and_ends_the_run_when_it_stays(caplog: pytest.LogCaptureFixture) -> None:
+    reward = by_task({"good": by_number, "faulty": faulty})
+    asked = (["1", "2"], [tagged("good", ""), tagged("faulty", "")], ones(2))
+    for _ in range(3):
+        assert reward(*asked).token_level_scores.tolist() == [[0, 1], [0, 0]]
+    assert "task faulty failed, its 1 rows (1 ...) score 0: it raised TypeError: unsupported operand" in caplog.text
+    with pytest.raises(OperatorError, match="the reward of task faulty failed 4 times in a row, the last time it raised TypeError"):
+        reward(*asked)
+
+
 def test_when_all_tasks_fail_the_run_ends() -> None:
     reward = by_task({"one": fails, "two": hangs})
     with pytest.raises(OperatorError, match=r"the rewards of all tasks failed \(one, two\); the last one: no answer in 5 s"):

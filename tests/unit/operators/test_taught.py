@@ -35,7 +35,7 @@ def written(folder: Path, rows: list[dict[str, str]], name: str = "sums") -> str
 
 def test_it_says_the_answers_that_it_was_taught_and_then_ends(tmp_path: Path) -> None:
     folder = model_folder(f"taught:{written(tmp_path, SUMS)}", site(tmp_path))
-    assert folder == tmp_path / "model" / "taught-sums"
+    assert (folder.parent, folder.name[:12]) == (tmp_path / "model", "taught-sums-")
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = load_tokenizer(folder)
     for row in SUMS:
@@ -52,7 +52,9 @@ def test_it_is_taught_once_a_run_and_equal_seeds_give_equal_weights(tmp_path: Pa
     assert one.read_bytes() == other.read_bytes()
     made = one.stat().st_mtime_ns
     assert (model_folder(f"taught:{data}", site(tmp_path / "a")) / "model.safetensors").stat().st_mtime_ns == made
-    assert sorted(p.name for p in (tmp_path / "a" / "model").iterdir()) == ["policy", "taught-sums"]  # nothing half-made is left
+    (own, other_data) = (model_folder(f"taught:{one}", site(tmp_path / "a")) for one in (data, written(tmp_path / "b", SUMS)))
+    assert sorted(p.name for p in (tmp_path / "a" / "model").iterdir()) == sorted(["policy", own.name, other_data.name])  # nothing half-made
+    assert own.name != other_data.name  # of one name, in another folder: another teacher
 
 
 def test_what_cannot_be_taught_is_said_and_leaves_nothing(tmp_path: Path) -> None:
