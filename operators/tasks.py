@@ -8,7 +8,8 @@
 
 A task whose reward fails (its verifier on all of its rows, its judge on all, or it raises) costs its own rows: they score 0, the log names
 the task, and `failed/TASK` counts them. When every task that there is has failed, the run ends; so it does when one has raised what no
-reward raises (a TypeError, say: a fault in its code) four times in a row. A row of a task that has no reward is bad data, and ends it at once. metrics.jsonl has task/TASK, the mean score of the rows that have a trained token.
+reward raises (a TypeError, say: a fault in its code) four times in a row. A row of a task that has no reward is bad data, and ends it at
+once. metrics.jsonl has task/TASK, the mean score of the rows that have a trained token.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rlflow.run.ledger import Ledger
 from rlflow.run.record import Options, Record, Told, plan_file, plan_of, replace_plan
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo.py"
-FLAGS = {"prompts": 4, "advantage": rloo, "kl": -0.5}
+FLAGS = {"prompts": 4, "advantage": rloo, "kl": 0.5}
 
 
 @pytest.fixture

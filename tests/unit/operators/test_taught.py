@@ -53,7 +53,7 @@ def test_it_is_taught_once_a_run_and_equal_seeds_give_equal_weights(tmp_path: Pa
     made = one.stat().st_mtime_ns
     assert (model_folder(f"taught:{data}", site(tmp_path / "a")) / "model.safetensors").stat().st_mtime_ns == made
     (own, other_data) = (model_folder(f"taught:{one}", site(tmp_path / "a")) for one in (data, written(tmp_path / "b", SUMS)))
-    assert sorted(p.name for p in (tmp_path / "a" / "model").iterdir()) == sorted(["policy", own.name, other_data.name])  # nothing half-made
+    assert sorted(p.name for p in (tmp_path / "a" / "model").iterdir()) == sorted(["policy", own.name, other_data.name])
     assert own.name != other_data.name  # of one name, in another folder: another teacher
 
 
