@@ -59,10 +59,10 @@ class RowView:
     # --- what another layout overrides, with per_token and positions ----------------------------------------------------------------
     def _sum(self, x: Tensor) -> Tensor:
         """Σ over each row of what is 0 outside the mask: tokens → [b]. Of flags: how many."""
-        if x.is_floating_point():
-            return x.sum(-1)
         import torch
 
+        if x.dtype != torch.bool:
+            return x.sum(-1)
         return x.sum(-1, dtype=torch.int32).long()  # without it each flag becomes an int64 first, in memory
 
     def _mask(self) -> Tensor:

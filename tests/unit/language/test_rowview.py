@@ -51,6 +51,12 @@ def test_each_token_has_its_rows_value_and_its_position() -> None:
     assert record.positions().tolist() == [[0, 1, 2]] * 3
 
 
+def test_sums_of_whole_numbers_are_as_wide_as_those_are() -> None:
+    """2^31 is the first that 32 bits do not hold."""
+    found = rows(X).row_sum(torch.full((3, 3), 2**30))
+    assert found.tolist() == [2 * 2**30, 0, 2**30]
+
+
 def test_a_record_without_a_mask_has_no_row_sums() -> None:
     from operators.records import Advantage
 
