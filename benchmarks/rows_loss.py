@@ -1,6 +1,8 @@
 """Rows of algorithms.py: a policy loss forward and backward, and aggregation. Both sides know the counts of the mini-batch beforehand.
 
 padded: [B, R], as verl has them. packed: the trained tokens of all rows end to end, [1, N], as an engine may run its forward.
+verl's loss makes its metrics in the same call (share of clipped tokens, twice, and KL). Ours makes them apart: "ppo_clip fwd+bwd" is the
+loss alone; "ppo_clip in a step" is what the train engine does with it: loss, five metrics, and its checks of the terms.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from torch import Tensor
 
 from operators.loss import ppo_clip
 from rlflow import Aggregated
+from rlflow.engines.train.denominators import Counts
+from rlflow.engines.train.terms import micro_loss
 from rlflow.engines.train.view import Layout, LossRows
 
 FIELDS = ("log_probs", "old_log_probs", "advantages")
@@ -33,7 +37,7 @@ def laid_out(batch: Batch, layout: str) -> tuple[Tensor, Any]:
     return log_probs, LossRows(rows, None, {}, Layout(row=row))
 
 
-def policy_loss(layout: str) -> Callable[[Batch], Call]:
+def policy_loss(layout: str, *, in_a_step: bool = False) -> Callable[[Batch], Call]:
     """Its gradient. The count is 1 on both sides, so that what is compared is not tiny."""
 
     def make(batch: Batch) -> Call:
@@ -42,7 +46,11 @@ def policy_loss(layout: str) -> Callable[[Batch], Call]:
 
         def call() -> Tensor:
             log_probs.grad = None
-            (loss(forward, rows).sum() / count).backward()  # type: ignore[arg-type,no-untyped-call]
+            if in_a_step:
+                share, _ = micro_loss(forward, rows, {"ppo_clip": loss}, Counts({"tokens": count}))
+            else:
+                share = loss(forward, rows).sum() / count  # type: ignore[arg-type]
+            share.backward()  # type: ignore[no-untyped-call]
             assert log_probs.grad is not None
             return log_probs.grad if layout == "padded" else log_probs.grad[0]
 
@@ -102,6 +110,7 @@ def aggregation_peers(aggregate: str) -> Callable[[], Mapping[str, Callable[[Bat
 LAYOUTS = ("padded", "packed")
 ROWS = [
     Row("ppo_clip fwd+bwd", {layout: policy_loss(layout) for layout in LAYOUTS}, policy_loss_peers, tolerance=1e-5),
+    Row("ppo_clip in a step", {layout: policy_loss(layout, in_a_step=True) for layout in LAYOUTS}, policy_loss_peers, tolerance=1e-5),
     *(
         Row(name, {layout: aggregation(name, layout) for layout in LAYOUTS}, aggregation_peers(name))
         for name in ("token-mean", "seq-mean-token-mean")

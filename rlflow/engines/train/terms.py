@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlflow.errors import EngineError
@@ -55,8 +56,9 @@ def micro_loss(
         share = summed / divisor(loss, counts)
         total = share if total is None else total + share
         sums[f"{name}/loss"] = float(summed.detach())
-        for metric, value in getattr(loss, "metrics", _no_metrics)(forward, seen).items():
-            sums[f"{name}/{metric}"] = _masked_sum(value, trained)
+        with torch.no_grad():
+            for metric, value in getattr(loss, "metrics", _no_metrics)(forward, seen).items():
+                sums[f"{name}/{metric}"] = _masked_sum(value, trained)
     if isinstance(forward, PolicyOutput):
         sums["entropy"] = _masked_sum(forward.measured_entropy(), trained)
     assert total is not None, "an objective has at least one active loss"
@@ -122,7 +124,7 @@ def _refuse_unmasked(name: str, terms: Tensor, mask: Tensor, rows: LossRows) -> 
 
 
 def _masked_sum(value: Tensor, mask: Tensor) -> float:
-    return float(value.detach().double().where(mask, 0.0).sum())
+    return float(value.detach().where(mask, value.new_zeros(())).sum(dtype=torch.float64))
 
 
 def row_names(rows: Any, chosen: Tensor | None = None) -> str:

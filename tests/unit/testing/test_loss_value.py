@@ -121,6 +121,16 @@ def test_a_statistic_is_that_of_the_whole() -> None:
     assert loss_grad(Centred(), **given())[1, 0].item() == pytest.approx(5 / 9)
 
 
+class Watched(ppo_clip):
+    def metrics(self, forward: PolicyForward, rows: PpoRows) -> dict[str, Tensor]:
+        assert not torch.is_grad_enabled()
+        return super().metrics(forward, rows)
+
+
+def test_metrics_build_no_graph() -> None:
+    assert loss_value(Watched(), **given()) == pytest.approx(-7 / 3)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("loss", "changed", "message"),
