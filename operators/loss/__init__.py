@@ -29,9 +29,10 @@ one takes the place of another in one line; the exceptions say what else they re
 clip_cov and kl_cov make one pass more for a statistic of the whole mini-batch.
 **Masks.** Every input is masked *before* it is used (`terms.inside`), so junk or NaN outside `response_mask` touches neither value nor
 gradient. Log-ratios are bounded by ±20 before exp; beyond, a token has no gradient.
-A loss of yours masks what it reads (`x.where(rows.response_mask, 0)`: masked afterwards alone, NaN outside stays in the gradient) and ends
-with `self.aggregated(terms, rows)`, or `terms.where(rows.response_mask, 0)`; one that returns `[b]`, a term a row, has
+A loss of yours ends with `self.aggregated(terms, rows)`, or `terms.where(rows.response_mask, 0)`; one that returns `[b]`, a term a row, has
 summed over such terms (`rows.row_sum`): the engine refuses terms of tokens that are not 0 outside the mask, but cannot look into a sum.
+The rows that the engine hands it are 0 outside the mask, whatever lay there. What the forward yields is not: mask that before an exp
+(`x.where(rows.response_mask, 0)`), which overflows where nothing is trained, and 0 · infinity stays in the gradient.
 `metrics` gives masked terms too, of tokens: the engine reports their mean over tokens.
 """
 

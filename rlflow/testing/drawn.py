@@ -11,7 +11,8 @@
     7     2    1         0      2        1
     8-11  padding: two tokens, uid and traj_uid of their own
 
-What lies outside the mask is chosen a row: 0 (rows) or ordinary (forward), large numbers, or NaN.
+What lies outside the mask is chosen a row: 0 (rows) or ordinary (forward), large numbers, or NaN. A model yields numbers, so its forward
+has large ones in place of NaN.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ class Drawn:
         """All twelve rows."""
         if (junk, dtype) not in self.made:
             self.made[junk, dtype] = tuple(  # type: ignore[assignment]  # of two
-                {name: self._outside(name, value, junk, dtype) for name, value in fields.items()} for fields in (self.rows, self.forward)
+                {name: self._outside(name, value, junk, worst, dtype) for name, value in fields.items()}
+                for fields, worst in ((self.rows, float("nan")), (self.forward, None))
             )
         return self.made[junk, dtype]
 
-    def _outside(self, name: str, value: Tensor, junk: str, dtype: torch.dtype) -> Tensor:
+    def _outside(self, name: str, value: Tensor, junk: str, worst: float | None, dtype: torch.dtype) -> Tensor:
         if not value.is_floating_point():
             return value
         if value.ndim == 2:
@@ -72,7 +74,8 @@ class Drawn:
             for row, outside in enumerate(~self.rows["response_mask"]):
                 kind = ("numbers", "nan", "")[row % 3] if junk == "mixed" else junk
                 if kind:
-                    value[row, outside] = float("nan") if kind == "nan" else 25.0 * (1 + row % 3) * (-1) ** len(name)
+                    large = 25.0 * (1 + row % 3) * (-1) ** len(name)
+                    value[row, outside] = large if kind == "numbers" or worst is None else worst
         return value.to(dtype)
 
 

@@ -39,7 +39,10 @@ class Layout:
 
 
 class LossRows(RowView):
-    """The rows of a micro-batch as one loss sees them.
+    """The rows of a micro-batch as one loss sees them: numbers a token are 0 outside `response_mask`, whatever lay there.
+
+    So a term that a loss masks after it was computed has no NaN of theirs in its gradient. What the forward yields is handed on as it is:
+    numbers of a model, also where nothing is trained.
 
     rows: their fields, laid out as `layout` says. sources: fields that the rows lack → field of the forward, detached. statistics: what
     the loss made of the mini-batch.
@@ -54,8 +57,11 @@ class LossRows(RowView):
         statistics: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._rows, self._layout, self._statistics = rows, layout or Layout(), statistics
-        for name, source in sources.items():
-            setattr(self, name, getattr(forward, source).detach())
+        mask: Tensor = rows.response_mask.bool()
+        given = {name: getattr(rows, name) for name in _names(rows)}
+        for name, value in {**given, **{name: getattr(forward, source).detach() for name, source in sources.items()}}.items():
+            if name in sources or _is_of_tokens(value, mask):
+                setattr(self, name, value.where(mask, value.new_zeros(())))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rows, name)
@@ -104,6 +110,17 @@ class LossRows(RowView):
         """Row and position of the token at [i, j] of the layout."""
         row = i if self._layout.row is None else int(self._layout.row[j])
         return row, j if self._layout.position is None else int(self._layout.position[i, j])
+
+
+def _names(rows: Any) -> list[str]:
+    """The fields of a record, also of one that is seen packed or in slices."""
+    while "_rows" in vars(rows):
+        rows = vars(rows)["_rows"]
+    return [name for name in vars(rows) if not name.startswith("_")]
+
+
+def _is_of_tokens(value: Any, mask: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.shape == mask.shape
 
 
 def sum_over(x: Tensor, reduce: Reduce) -> Tensor:

@@ -183,8 +183,9 @@ def test_what_a_loss_takes_from_the_forward_is_the_forwards_memory() -> None:
             return forward.left - rows.right.mul_(2.0)
 
     forward = SimpleNamespace(left=torch.ones(2, 3, requires_grad=True) * 1.0)
+    rows = SimpleNamespace(left=torch.ones(2, 3), response_mask=torch.ones(2, 3, dtype=torch.bool))
     with pytest.raises(OperatorError, match=r"`Anchored` .* wrote into its input `(forward.left|rows.right)`"):
-        Anchored()(forward, LossRows(pair(), forward, {"right": "left"}))  # type: ignore[arg-type]
+        Anchored()(forward, LossRows(rows, forward, {"right": "left"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("cheap")

@@ -188,7 +188,17 @@ def test_no_active_loss_is_refused(policy_path: Path) -> None:
 # --- what forgets the mask --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Unmasked(Given):
-    """Terms on every token."""
+    """A term on every token."""
+
+    term: float = 4.0
+
+    def __call__(self, forward: Any, rows: Any) -> Tensor:
+        return self.term + 0.0 * forward.log_probs
+
+
+@dataclass(frozen=True)
+class OfAdvantages(Given):
+    """Forgets the mask, and reads nothing but what is 0 outside of it."""
 
     def __call__(self, forward: Any, rows: Any) -> Tensor:
         terms: Tensor = rows.advantages + 0.0 * forward.log_probs
@@ -196,30 +206,29 @@ class Unmasked(Given):
 
 
 def test_terms_outside_the_mask_name_the_loss_the_row_and_the_fix(policy_path: Path) -> None:
-    rows = rows_of([1.0, 1.0], [1.0, 1.0, 1.0])
-    wrong = replace(rows, advantages=torch.ones_like(rows.advantages) * 4, uid=torch.tensor([7, 8]))
+    rows = replace(rows_of([1.0, 1.0], [1.0, 1.0, 1.0]), uid=torch.tensor([7, 8]))
     expected = (
         r"Unmasked is 4 at position 2 of row 0 \(uid 7, traj_uid 0\), outside response_mask \(so in 1 of 2 rows\).*return `terms\.where"
     )
     with pytest.raises(EngineError, match=expected):
-        loss_of(policy_path, (wrong,), loss=Unmasked())
+        loss_of(policy_path, (rows,), loss=Unmasked())
 
 
 def test_terms_on_padding_rows_are_outside_the_mask(policy_path: Path) -> None:
-    rows = rows_of([1.0, 1.0], pads=1)
     with pytest.raises(EngineError, match=r"Unmasked is 4 at position 0 of row 1 "):
-        loss_of(policy_path, (replace(rows, advantages=torch.tensor([[1.0, 1.0], [4.0, 0.0]])),), loss=Unmasked())
+        loss_of(policy_path, (rows_of([1.0, 1.0], pads=1),), loss=Unmasked())
 
 
 def test_nan_outside_the_mask_is_not_zero(policy_path: Path) -> None:
-    rows = rows_of([1.0], [1.0, 1.0])
     with pytest.raises(EngineError, match=r"Unmasked is nan at position 1 of row 0"):
-        loss_of(policy_path, (replace(rows, advantages=torch.tensor([[1.0, float("nan")], [1.0, 1.0]])),), loss=Unmasked())
+        loss_of(policy_path, (rows_of([1.0], [1.0, 1.0]),), loss=Unmasked(term=float("nan")))
 
 
-def test_terms_that_happen_to_be_zero_outside_the_mask_are_fine(policy_path: Path) -> None:
+@pytest.mark.parametrize("outside", [-0.0, 7.0, float("nan"), float("inf")])
+def test_L17_what_lies_in_the_rows_outside_the_mask_reaches_no_loss(policy_path: Path, outside: float) -> None:
     rows = rows_of([3.0], [1.0, 2.0])
-    assert loss_of(policy_path, (replace(rows, advantages=torch.tensor([[3.0, -0.0], [1.0, 2.0]])),), loss=Unmasked()) == pytest.approx(2.0)
+    junk = replace(rows, advantages=torch.tensor([[3.0, outside], [1.0, 2.0]]))
+    assert loss_of(policy_path, (junk,), loss=OfAdvantages()) == pytest.approx(2.0)
 
 
 def test_a_term_a_row_is_dropped_on_padding_rows(policy_path: Path) -> None:

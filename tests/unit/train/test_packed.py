@@ -112,7 +112,7 @@ def test_positions_that_do_not_count_are_refused(policy_path: Path) -> None:
 def test_a_term_outside_the_mask_names_its_row_and_position(policy_path: Path) -> None:
     class Unmasked(ppo_clip):
         def __call__(self, forward: Any, rows: Any) -> Any:
-            return forward.log_probs * 0 + rows.advantages
+            return forward.log_probs
 
     rows = make_rows((6, 9, 4), prompt=3)
     at = r"Unmasked is .* at position 0 of row 0 \(uid 0, traj_uid 0\), outside response_mask \(so in 3 of 3 rows\)"
