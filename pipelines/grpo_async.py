@@ -4,6 +4,7 @@ dataset → dispatch → rollout → form batch → reward → advantage → old
              ↑    (k - lag)                                          (k)                         │
              └────────────────────────────────────── sync ──────────────────────────────────────┘
 
+How far engine and trainer, old versions and new ones are apart is in metrics.jsonl: `mismatch_metrics/*`.
 weigh: advantages times π_k / π_rollout, a token, a row or a row's geometric mean, at most `cap` (truncated importance sampling).
 """
 
@@ -14,6 +15,7 @@ from operators.batching import dispatch, form_batch
 from operators.dataset import dataset
 from operators.loss import entropy_bonus, ppo_clip
 from operators.mismatch import importance_weighted
+from operators.mismatch_metrics import mismatch_metrics
 from operators.reward import shape_rewards
 from operators.stale import mask_stale
 from operators.sync import sync
@@ -37,6 +39,7 @@ def grpo_async(
     rewards = shape_rewards(score.token_level_scores)
     adv = grpo(rewards, ready.response_mask, ready.uid, traj_uid=ready.traj_uid)
     old = actor.log_probs(policy.current, ready.input_ids, ready.position_ids, ready.attention_mask)
+    mismatch_metrics(policy.current, old, ready.rollout_log_probs, ready.response_mask, ready.token_versions)
     weighed = importance_weighted(adv.advantages, old, ready.rollout_log_probs, ready.response_mask, level=level, high=cap)
     young = ready.response_mask
     if stale == "mask":  # the baselines above go by all tokens, the losses by those that are young enough

@@ -67,7 +67,7 @@ DIFFERS: dict[str, Differs] = {
     "cispo": Differs(
         options=TWO_STEPS | {"actor.train": {"losses.ppo_clip": None, "losses.cispo": LOSS | {"clip_low": 1.0, "clip_high": 4.0}}}
     ),
-    "grpo_async": Differs(new={"importance_weighted"}, elsewhere={"feedbacks"}),
+    "grpo_async": Differs(new={"importance_weighted", "mismatch_metrics"}, elsewhere={"feedbacks"}),
     "distillation": Differs(
         {"integer_match", "shape_rewards", "grpo", "actor.log_probs"},
         {"teacher.load", "teacher.log_probs"},
