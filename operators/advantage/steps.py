@@ -25,6 +25,8 @@ from ..records import Advantage
 from .groups import EXTREMES, Groups, fill, nonzero, numbered_pairs
 from .scan import suffix_sums
 
+EPSILON = 2.0**-23  # of float32: returns that differ by less were discounted and added up in another order, no more
+
 
 @operator(per="group", least_group=2, ragged=True)
 def gigpo(
@@ -102,4 +104,4 @@ class Turns:
         if scale_by_std:
             deviation = np.sqrt(np.bincount(of, centred**2) / np.maximum(count - 1, 1))[of]
             centred = centred / nonzero(deviation + epsilon)
-        return np.where(known & (high > low)[of], centred, 0.0)
+        return np.where(known & (high - low > EPSILON * np.maximum(np.abs(high), np.abs(low)))[of], centred, 0.0)
