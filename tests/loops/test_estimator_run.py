@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "estimator"
 
 def test_it_runs_with_one_flag(start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FOLDER), prepend=":")
-    run = start_run("dapo", "--prompts", "4", "--eval-every", "1000", "--steps", "2", "--swap", "grpo=signed:signed")
+    run = start_run("dapo", "--prompts", "4", "--group-size", "8", "--eval-every", "1000", "--steps", "2", "--swap", "grpo=signed:signed")
     code, _, err = run.end(240)
     assert code == 0, err
     steps = run.steps()
