@@ -35,7 +35,8 @@ def test_no_token_is_older_than_max_lag(start_run: Callable[..., Run], stale: st
 def test_older_tokens_are_masked_and_their_rows_stay(start_run: Callable[..., Run]) -> None:
     steps = steps_of(start_run, "grpo", "--stale", "mask")
     for line in steps:
-        assert line["rows"] == line["metrics"]["actor.train/rows"] == 4
+        assert line["rows"] == 4
+        assert 1 <= line["metrics"]["actor.train/rows"] <= 4  # those that have a young token left; no denominator counts the others
         assert line["metrics"]["actor.train/tokens"] == line["metrics"]["mask_stale/unmasked_tokens"] == tokens(line, 1)
         assert line["metrics"]["mask_stale/masked_tokens"] == tokens(line) - tokens(line, 1)
     assert steps[-1]["masked_tokens"] == sum(tokens(line) - tokens(line, 1) for line in steps)
