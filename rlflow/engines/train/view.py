@@ -58,9 +58,10 @@ class LossRows(RowView):
     ) -> None:
         self._rows, self._layout, self._statistics = rows, layout or Layout(), statistics
         mask: Tensor = rows.response_mask.bool()
-        given = {name: getattr(rows, name) for name in _names(rows)}
-        for name, value in {**given, **{name: getattr(forward, source).detach() for name, source in sources.items()}}.items():
-            if name in sources or _is_of_tokens(value, mask):
+        given = {name: getattr(rows, name) for name in _numbers(rows)}
+        given |= {name: getattr(forward, source).detach() for name, source in sources.items()}
+        for name, value in given.items():
+            if value.shape == mask.shape:
                 setattr(self, name, value.where(mask, value.new_zeros(())))
 
     def __getattr__(self, name: str) -> Any:
@@ -112,15 +113,11 @@ class LossRows(RowView):
         return row, j if self._layout.position is None else int(self._layout.position[i, j])
 
 
-def _names(rows: Any) -> list[str]:
-    """The fields of a record, also of one that is seen packed or in slices."""
+def _numbers(rows: Any) -> list[str]:
+    """The fields of a record that hold floats, also of one that is seen packed or in slices."""
     while "_rows" in vars(rows):
         rows = vars(rows)["_rows"]
-    return [name for name in vars(rows) if not name.startswith("_")]
-
-
-def _is_of_tokens(value: Any, mask: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.shape == mask.shape
+    return [name for name, value in vars(rows).items() if isinstance(value, Tensor) and value.is_floating_point()]
 
 
 def sum_over(x: Tensor, reduce: Reduce) -> Tensor:
