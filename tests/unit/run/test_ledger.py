@@ -282,7 +282,7 @@ def test_the_log_is_copied_into_the_file_beside_the_commits(tmp_path: Path, monk
     ledger._checkpointer.close()
     with closing(sqlite3.connect(f"file:{tmp_path / FILE}?immutable=1", uri=True)) as without_log:
         (copied,) = without_log.execute("SELECT count(*) FROM groups").fetchone()
-    assert 8 <= copied <= 100
+    assert 7 <= copied <= 100  # a copy begins before the eighth commit
     assert len(ledger.load().groups) == 100
     ledger.close()
 
