@@ -33,6 +33,7 @@ from rlflow.measure import note
 
 from .fields import Advantages, OldLogProbs, ResponseMask, RolloutLogProbs
 from .loss.terms import LOG_RATIO_LIMIT
+from .options import above
 from .ragged import Tokens, refuse_not_finite
 
 __all__ = [
@@ -68,8 +69,7 @@ def truncated_importance(
 
         old -1.0, rollout -1.5: weight e^0.5 = 1.6487      rollout -3.0: e^2 = 7.39, capped at 2
     """
-    if not cap > 0:  # NaN is none either
-        raise UsageError(f"truncated_importance(cap={cap}): a weight is above 0, and so is what bounds it")
+    above("truncated_importance", 0, cap=cap)
     tokens = Tokens.of(response_mask)
     weights = _weights(tokens, old_log_probs, rollout_log_probs, "token", 0.0, cap, "truncate")
     return _weighed(tokens, advantages, weights)
@@ -231,7 +231,12 @@ def _divergence(log_r: Array, by: Divergence) -> Array:
     _check("by", by, Divergence)
     if by == "ratio":
         return log_r
-    return log_r**2 / 2 if by == "k2" else np.expm1(log_r) - log_r
+    return log_r**2 / 2 if by == "k2" else k3(log_r)
+
+
+def k3(log_r: Array) -> Array:
+    """r - 1 - log r a token, nats: what estimates KL(π_rollout ‖ π_old) and is never negative."""
+    return np.asarray(np.expm1(log_r) - log_r)
 
 
 def _within(value: Array, by: Divergence, low: float, high: float) -> Array:

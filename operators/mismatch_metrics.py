@@ -22,7 +22,7 @@ from rlflow.data.dtypes import Array
 from rlflow.measure import note
 
 from .fields import OldLogProbs, Policy, ResponseMask, RolloutLogProbs, TokenVersions
-from .mismatch import log_ratio
+from .mismatch import k3, log_ratio
 from .ragged import Tokens
 
 __all__ = ["mismatch_metrics"]
@@ -51,22 +51,23 @@ def mismatch_metrics(
     if not tokens.total:
         return
     log_r = log_ratio(tokens, old_log_probs, rollout_log_probs).astype(np.float64)
-    _divergences(log_r)
+    each = k3(log_r)
+    _divergences(log_r, each)
     _spread(log_r)
     trained, of_rows = tokens.counts > 0, tokens.sums(log_r)
     note("ess_tokens", _effective(log_r))
     note("ess_rows", _effective(of_rows[trained]))
     note("ppl_ratio", float(np.exp(-of_rows[trained] / tokens.counts[trained]).mean()))
-    k3 = np.expm1(log_r) - log_r
-    _means("kl_position", k3, _quarters(tokens), range(1, POSITIONS + 1))
+    _means("kl_position", each, _quarters(tokens), range(1, POSITIONS + 1))
     gap = policy.version - tokens.read("token_versions", token_versions)
-    _means("kl_gap", k3, np.clip(gap, 0, OLDEST), range(OLDEST + 1))
+    _means("kl_gap", each, np.clip(gap, 0, OLDEST), range(OLDEST + 1))
 
 
-def _divergences(log_r: Array) -> None:
+def _divergences(log_r: Array, each: Array) -> None:
+    """each: k3 of each token."""
     r = np.exp(log_r)
     note("kl_rollout_train_k1", float(-log_r.mean()))
-    note("kl_rollout_train_k3", float((np.expm1(log_r) - log_r).mean()))
+    note("kl_rollout_train_k3", float(each.mean()))
     note("kl_train_rollout_k1", float((r * log_r).mean()))
     note("kl_train_rollout_k3", float((r * log_r - np.expm1(log_r)).mean()))
 

@@ -61,8 +61,7 @@ class LossRows(RowView):
         given = {name: getattr(rows, name) for name in _numbers(rows)}
         given |= {name: getattr(forward, source).detach() for name, source in sources.items()}
         for name, value in given.items():
-            if value.shape == mask.shape:
-                setattr(self, name, value.where(mask, value.new_zeros(())))
+            setattr(self, name, value.where(mask, value.new_zeros(())) if value.shape == mask.shape else value)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rows, name)
